@@ -22,12 +22,14 @@ from torch.utils._pytree import tree_leaves
 from .arguments import LEFT_OUT, Spec, Unseen, flat, returnable
 from .calls import Unsupported, is_torch, line_of, storages
 from .drawing import ordered_draws
+from .groups import Groups, led
 from .modes import EAGER, IN_ORDER
-from .optimizers import Numbers, Rule, counted, numbers_of
+from .optimizers import Part, counted
 from .overlaps import Memory, meet, one_thing
 from .rows import opaque_rows
 from .stand_ins import Found, Made, alike, is_another, refuse_what_has_no_answer
 from .state import State
+from .surroundings import same
 
 
 @dataclass
@@ -37,13 +39,23 @@ class Captured:
     module: GraphModule
     state: State
     tensors: list[int]  # which leaves of the arguments are tensors
-    numbers: list[tuple[Numbers, list[str]]] = field(default_factory=list)
+    numbers: list[tuple[Part, list[str]]] = field(default_factory=list)  # what gives numbers to a run, and the names of these
     returned: Spec | None = None
     constants: list[Any] = field(default_factory=list)  # by output: what is no tensor, or None
     afterwards: list[Callable[[], None]] = field(default_factory=list)  # what Python has to do once a step has been done
     held: list[int | None] = field(default_factory=list)  # by tensor: which of the state's it is, or None
     writes: bool = False  # whether it changes its arguments
     without: list[torch.Tensor] = field(default_factory=list)  # that must have no gradient yet: the step would add to it
+    rates: list[tuple[Any, int, dict[str, Any]]] = field(default_factory=list)  # that the step reads: optimizer, group, values
+
+    def changed(self) -> str:
+        """What is no longer as this one needs it, though others may; '' if nothing."""
+        if any(len(part.counts()) > 1 for part, _ in self.numbers):
+            return "how often an optimizer has updated each parameter"
+        for optimizer, group, rates in self.rates:
+            if not all(same(rate, optimizer.param_groups[group].get(name)) for name, rate in rates.items()):
+                return "a learning rate that it reads"
+        return ""
 
     def mode_for(self, leaves: list[Any]) -> str:
         """How a call must run whose arguments share memory that the plan takes for separate; '' if they do not."""
@@ -91,7 +103,8 @@ class _Tracing:
         self.counts = counts  # by id of a parameter: how often it had been updated before
         self.done: Counter[int] = Counter()  # likewise: in this step
         self.marks = _Numbers()
-        self.numbers: list[tuple[tuple[Any, ...], list[str]]] = []  # arguments of numbers_of; names
+        self.numbers: list[tuple[Part, list[str]]] = []
+        self.rates: list[tuple[Any, int, dict[str, Any]]] = []
         self.groups = 0
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -117,12 +130,20 @@ class _Tracing:
     def installed(self) -> Iterator[None]:
         optimizers = self.state.optimizers
         own = [{n: o.__dict__[n] for n in ("step", "zero_grad") if n in o.__dict__} for o in optimizers]  # of a scheduler
+        every = {id(optimizer): Groups(optimizer) for optimizer in optimizers}
+        steps = {id(optimizer): self.stepper(optimizer, every[id(optimizer)]) for optimizer in optimizers}
         try:
             for optimizer in optimizers:
-                optimizer.step = self.stepper(optimizer)  # type: ignore[method-assign]
+                optimizer.step = steps[id(optimizer)]  # type: ignore[method-assign]
                 optimizer.zero_grad = self.zeroer(optimizer)  # type: ignore[method-assign]
-            yield
+            with led(steps):
+                yield
+            for groups in every.values():
+                groups.check_all()
+                self.rates += groups.fixed()
         finally:
+            for groups in every.values():
+                groups.restore()
             for optimizer, before in zip(optimizers, own):
                 for name in ("step", "zero_grad"):
                     optimizer.__dict__.pop(name, None)
@@ -141,24 +162,26 @@ class _Tracing:
 
         return zero_grad
 
-    def stepper(self, optimizer: Any) -> Callable[..., None]:
+    def stepper(self, optimizer: Any, groups: Groups) -> Callable[..., None]:
         rule = self.state.rules[self.state.optimizers.index(optimizer)]
 
         @torch.no_grad()
         def step(closure: Any = None) -> None:
             if closure is not None:
                 raise Unsupported("an optimizer that is given a closure")
-            for group in optimizer.param_groups:
+            groups.check()
+            for number, group in enumerate(groups.stand_ins):
                 updated = [p for p in group["params"] if self.of(p).grad is not None]
                 parts: dict[Any, list[Any]] = {}  # by how often they have been updated, on which numbers of the run depend
                 for p in updated:
                     parts.setdefault((self.counts.get(id(p)), self.done[id(p)]) if rule.counts else (None, 0), []).append(p)
                 for (_, done), part in parts.items():
-                    self.update(optimizer, rule, group, part, done)
+                    self.update(Part(optimizer, rule, number, part, done), group)
 
         return step
 
-    def update(self, optimizer: Any, rule: Rule, group: dict[str, Any], parameters: list[Any], done: int) -> None:
+    def update(self, part: Part, group: dict[str, Any]) -> None:
+        optimizer, rule = part.optimizer, part.rule
         names: dict[str, float] = {}
 
         def number(name: str) -> float:
@@ -166,7 +189,7 @@ class _Tracing:
                 names[name] = self.marks.mark()
             return names[name]
 
-        for p in parameters:
+        for p in part.updated:
             self.done[id(p)] += 1
             with self.grouped():
                 gradient = self.of(p).grad
@@ -175,7 +198,7 @@ class _Tracing:
                     raise Unsupported(f"{type(optimizer).__name__} with {kind} gradients")
                 kept = {name: value for name, value in optimizer.state.get(p, {}).items() if value is not None}
                 rule.update(self.of(p), gradient, _Kept(kept), group, number)
-        self.numbers.append(((optimizer, rule, group, parameters, done), list(names)))
+        self.numbers.append((part, list(names)))
 
     @contextlib.contextmanager
     def grouped(self) -> Iterator[None]:
@@ -346,10 +369,10 @@ def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
     _finish(module, count + len(tracing.found.tensors) + len(inputs), gradients, tracing.marks)
     state.find(tracing.found.tensors)
     captured = Captured(module, state, places, without=[state.tensors[i] for i in sorted(without)])
-    captured.numbers = [(numbers_of(*of), names) for of, names in tracing.numbers]
-    for (optimizer, _, _, updated, _), _ in tracing.numbers:
-        if any(isinstance(optimizer.state[p].get("step"), int) for p in updated if p in optimizer.state):
-            captured.afterwards.append(functools.partial(counted, optimizer, updated))
+    captured.numbers, captured.rates = tracing.numbers, tracing.rates
+    for part, _ in tracing.numbers:
+        if any(isinstance(part.optimizer.state[p].get("step"), int) for p in part.updated if p in part.optimizer.state):
+            captured.afterwards.append(functools.partial(counted, part.optimizer, part.updated))
     captured.returned, captured.constants = told["returned"], told["constants"]
     _share(captured, {n: c for n, c in constants.items() if isinstance(c, torch.Tensor)})
     captured.held = [state.number.get(id(leaves[i])) for i in places]

@@ -7,6 +7,7 @@ given; all else is fixed when the step is captured, and checked before each run.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,6 @@ from torch.optim._functional import sparse_adam
 from torch.optim.adagrad import _make_sparse
 
 from .calls import Unsupported
-
-Numbers = Callable[[], dict[str, float]]  # by name: the numbers of the next step
 
 
 @dataclass(frozen=True)
@@ -155,31 +154,59 @@ def rule_of(optimizer: Optimizer) -> Rule:
     return rule
 
 
-def hooks_of(optimizer: Optimizer) -> list[dict[int, Any]]:
+class Leading:
+    """A hook before all optimizers' steps, on the thread that made it. Other captured steps do not take it for one."""
+
+    def __init__(self, lead: Callable[..., Any]) -> None:
+        self.lead, self.thread = lead, threading.get_ident()
+
+    def __call__(self, *args: Any) -> Any:
+        return self.lead(*args) if threading.get_ident() == self.thread else None
+
+
+def hooks_of(optimizer: Optimizer) -> list[Any]:
     """The hooks around its steps, those of all optimizers among them."""
     every = sys.modules[Optimizer.__module__]
-    return [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, every._global_optimizer_pre_hooks,
-            every._global_optimizer_post_hooks]  # fmt: skip
+    before = every._global_optimizer_pre_hooks
+    return [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, every._global_optimizer_post_hooks,
+            before and [hook for hook in list(before.values()) if not isinstance(hook, Leading)]]  # fmt: skip
+
+
+RATES = ("lr", "initial_lr")  # of a group: those that may change from run to run
 
 
 def settings(optimizer: Optimizer) -> tuple[Any, ...]:
     """All that a captured step has fixed of the optimizer."""
     return tuple(
-        (tuple(map(id, g["params"])), isinstance(g["lr"], Tensor), *((k, v) for k, v in g.items() if k not in ("params", "lr", "initial_lr")))
+        (tuple(map(id, g["params"])), isinstance(g["lr"], Tensor), *((k, v) for k, v in g.items() if k not in ("params", *RATES)))
         for g in optimizer.param_groups
     )
 
 
-def numbers_of(optimizer: Optimizer, rule: Rule, group: dict[str, Any], updated: list[Any], done: int) -> Numbers:
-    """The numbers of the next step, for parameters of one group that the step updates. All must have been updated equally
-    often; they stay so, because a captured step updates all of them. ``done``: how often the step has updated them before."""
-    if not rule.counts:
-        return lambda: rule.numbers(group, 0)
-    counts = {float(optimizer.state[p]["step"]) for p in updated}
-    if len(counts) != 1:
-        raise Unsupported("parameters of one group that have been updated differently often")
-    first = updated[0]
-    return lambda: rule.numbers(group, float(optimizer.state[first]["step"]) + 1 + done)
+@dataclass(frozen=True)
+class Part:
+    """Parameters of one group that a step updates with the same numbers. They must have been updated equally often. The group is
+    known by its number, because load_state_dict makes other groups. ``done``: how often the step has updated them before."""
+
+    optimizer: Optimizer
+    rule: Rule
+    group: int
+    updated: list[Any]
+    done: int
+
+    def counts(self) -> set[float]:
+        """How often these parameters have been updated: several numbers if they differ."""
+        if not self.rule.counts:
+            return {0.0}
+        kept = [self.optimizer.state[p]["step"] for p in self.updated]
+        if len(kept) > 1 and all(type(step) is Tensor for step in kept):
+            return set(torch.stack(kept).tolist())
+        return set(map(float, kept))
+
+    def numbers(self) -> dict[str, float]:
+        """Those of the next step."""
+        step = float(self.optimizer.state[self.updated[0]]["step"]) + 1 + self.done if self.rule.counts else 0
+        return self.rule.numbers(self.optimizer.param_groups[self.group], step)
 
 
 def counted(optimizer: Optimizer, updated: list[Any]) -> None:

@@ -19,8 +19,6 @@ from .overlaps import Memory
 from .stand_ins import Attributes
 from .surroundings import Surroundings, names_of
 
-HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-
 
 def reached(step: Any, kind: type) -> list[Any]:
     """The objects of a kind that a function reaches: through its closure, the globals that it names, its defaults, the
@@ -84,20 +82,22 @@ class State:
                 for name, tensor in held.items():
                     if tensor is not None:
                         self._add(held, name, tensor)
-        self.kept: list[tuple[Optimizer, Any, Any]] = []  # what each optimizer keeps of each parameter: a dict
+        of_modules = len(self.places)
+        self.kept: list[tuple[Optimizer, Any, Any]] = []  # what each optimizer keeps of each parameter: a dict, or None
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if id(parameter) not in self.number:
                         raise Unsupported("an optimizer has a parameter of no module that the step reaches; "
                                           "name the modules: compile_step(step, modules=[...])")  # fmt: skip
-                    kept = optimizer.state.get(parameter, {})
+                    kept = optimizer.state.get(parameter)
                     self.kept.append((optimizer, parameter, kept))
-                    for name, tensor in kept.items():
+                    for name, tensor in (kept or {}).items():
                         if isinstance(tensor, torch.Tensor):
                             self._add(kept, name, tensor)
+        self.kept_places = self.places[of_modules:]
         self.fixed = self._fixed()
-        self._note_hooks()
+        self._refuse_hooks()
         self.memory: Memory | None = None  # once the step is captured
         self.looked, self.layout = self._look(), self._layout()
         self.surroundings = Surroundings(step, modules, optimizers)
@@ -137,38 +137,35 @@ class State:
 
     def _fixed(self) -> tuple[Any, ...]:
         cpu = torch.is_autocast_enabled("cpu")
-        return ([m.training for m in self.parts], [settings(o) for o in self.optimizers], cpu and torch.get_autocast_dtype("cpu"))  # fmt: skip
+        return ([settings(o) for o in self.optimizers], cpu and torch.get_autocast_dtype("cpu"))  # fmt: skip
 
     def counts(self) -> dict[int, float]:
         """By the id of a parameter: how often an optimizer that counts has updated it. Not while tensors are swapped."""
-        return {id(p): float(kept["step"]) for _, p, kept in self.kept if "step" in kept}
+        return {id(p): float(kept["step"]) for _, p, kept in self.kept if kept and "step" in kept}
 
-    def _note_hooks(self) -> None:
+    def _refuse_hooks(self) -> None:
         """Hooks of modules are part of what is captured; those of parameters and optimizers run in no plan."""
         if any(t._backward_hooks or t._post_accumulate_grad_hooks for t in self.tensors):
             raise Unsupported("hooks of a parameter (register_hook, register_post_accumulate_grad_hook)")
-        hooks = [getattr(part, name) for part in self.parts for name in HOOKS]
-        hooks += [getattr(torch.nn.modules.module, f"_global{name}") for name in HOOKS]
-        hooks += [h for o in self.optimizers for h in hooks_of(o)]
-        self.no_hooks = [held for held in hooks if not held]
-        self.hooks = [(held, list(held.items())) for held in hooks if held]
 
     def changed(self) -> str:
         """What is no longer as when the step was captured; '' if nothing."""
-        for held, name, tensor in self.places:
+        if why := self.surroundings.parts.changed():
+            return why
+        for optimizer, parameter, kept in self.kept:
+            if optimizer.state.get(parameter) is not kept:
+                return "an optimizer's state that was replaced"
+        for held, name, tensor in self.kept_places:
             if held.get(name) is not tensor:
                 return f"another tensor as '{name}'"
-        for optimizer, parameter, kept in self.kept:
-            if optimizer.state.get(parameter, kept) is not kept:
-                return "an optimizer's state that was replaced"
         if (now := self._fixed()) != self.fixed:
-            names = ("training or evaluation of a module", "an optimizer's settings", "autocast")
+            names = ("an optimizer's settings", "autocast")
             return next(n for n, a, b in zip(names, self.fixed, now) if a != b)
         if self._look() != self.looked and (why := self._moved()):
             return why
         if self.attributes.changed():
             return "an attribute of a tensor"
-        if any(self.no_hooks) or any(list(held.items()) != before for held, before in self.hooks):
+        if any(any(hooks_of(optimizer)) for optimizer in self.optimizers):
             return "hooks"
         return self.surroundings.changed()
 
@@ -200,6 +197,7 @@ class State:
         their place, or gives them other data: a run would change none of that."""
         before = [(owner, held, dict(held)) for owner, held in self._holders()]
         given = {id(t): tensors[number] for t, number in ((t, self.number[id(t)]) for t in self.tensors)}
+        needed = [t.requires_grad for t in tensors]
         data = [t.untyped_storage() if t.layout is torch.strided else None for t in tensors]
         try:
             for held, name, tensor in self.places:
@@ -210,14 +208,15 @@ class State:
                     if held.get(name) is not given.get(id(was.get(name)), was.get(name)):
                         raise Unsupported(f"it gives {owner} another '{name}', which a run of its plan would not; change that tensor "
                                           "in place, as by copy_()")  # fmt: skip
+            if any(t.requires_grad is not before and t.grad_fn is None for t, before in zip(tensors, needed)):
+                raise Unsupported("it changes which parameters require gradients, which a run of its plan would not")
             for tensor, storage in zip(tensors, data):
                 if storage is not None and tensor.untyped_storage()._cdata != storage._cdata:
                     raise Unsupported("it gives a parameter or buffer other data (p.data = ...), which a run of its plan would not; "
                                       "change that in place, as by p.data.copy_()")  # fmt: skip
         finally:
             for _, held, was in before:
-                for name in held.keys() - was.keys():
-                    del held[name]
+                held.clear()
                 held.update(was)
 
     def _holders(self) -> Iterator[tuple[str, dict[Any, Any]]]:
@@ -225,4 +224,5 @@ class State:
         for part in self.parts:
             yield from ((type(part).__name__, held) for held in (part._parameters, part._buffers))
         for optimizer, _, kept in self.kept:
-            yield type(optimizer).__name__, kept
+            if kept is not None:
+                yield type(optimizer).__name__, kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
 from .program import Program
 from .state import State, around, reached
+from .surroundings import Wrapper
 
 MOST_CAPTURES = 8  # of different shapes; as torch's recompile limit
 PREPARING = 90  # calls after which cost_model must have decided
@@ -63,8 +65,8 @@ class Ready:
         captured = self.captured
         inputs: list[Any] = list(captured.state.tensors)
         inputs += [leaves[i] for i in captured.tensors]
-        for numbers, names in captured.numbers:
-            now = numbers()
+        for part, names in captured.numbers:
+            now = part.numbers()
             inputs += [now[name] for name in names]
         outputs = self.program.run(inputs, mode, times)
         for act in captured.afterwards:
@@ -80,7 +82,7 @@ class Ready:
             self.choice.prepared()
 
 
-class CompiledStep:
+class CompiledStep(Wrapper):
     """A function that does what its step does, as one plan where that can be captured and is faster."""
 
     def __init__(self, step: Callable[..., Any], options: Options, modules: list[nn.Module] | None,
@@ -97,6 +99,33 @@ class CompiledStep:
         self.told_full = False  # that arguments of other kinds than the captured ones run eagerly
         self.why_eager = "" if options.capture_step else "capture_step is False"
         self.last: Ready | None = None  # that of the last call
+        self.attribute = ""  # of a class whose method it is
+        self.ours = frozenset(vars(self).keys() - getattr(step, "__dict__", {}).keys())
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.attribute = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Of a method in a class: the compiled step of each object, which is kept there."""
+        if instance is None:
+            return self
+        held = getattr(instance, "__dict__", None)
+        if held is None:
+            raise engine.errors.UsageError(f"engine.torch: an object of {type(instance).__name__} has no __dict__ to keep a compiled step in")
+        key = f"_engine_step_{self.attribute}"
+        bound = held.get(key)
+        if bound is None or bound.step.__self__ is not instance or bound.step.__func__ is not self.step:  # that of what was copied
+            bound = held[key] = CompiledStep(types.MethodType(self.step, instance), self.options, self._modules, self._optimizers)
+            bound.attribute = self.attribute
+        return bound
+
+    def __reduce__(self) -> Any:
+        """A function is copied as itself, a method with its object."""
+        if not isinstance(self.step, types.MethodType):
+            return self.__qualname__  # type: ignore[attr-defined]
+        if self.attribute:
+            return getattr, (self.step.__self__, self.attribute)
+        return CompiledStep, (self.step, self.options, self._modules, self._optimizers)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a step and returns what the step returns, with tensors detached. Waits for the whole step."""
@@ -119,17 +148,21 @@ class CompiledStep:
             self.ready.clear()
             ready = None
             self.recaptured = why
+        if ready is not None and (why := ready.captured.changed()):
+            del self.ready[key]
+            ready = None
+            self.recaptured = why
         if ready is None:
             ready = self._capture(key, leaves, spec)
             if ready is None:
                 return self._eager(args, kwargs)
         self.last = ready
         if forced := ready.captured.mode_for(leaves):
-            return self._eager(args, kwargs) if forced == EAGER else ready.run(leaves, forced)
+            return self._without_gradients(ready, args, kwargs) if forced == EAGER else ready.run(leaves, forced)
         choice = ready.choice
         mode, measured = choice.next()
         begin = clock() if measured else 0.0
-        result = self._eager(args, kwargs) if mode == EAGER else ready.run(leaves, mode)
+        result = self._without_gradients(ready, args, kwargs) if mode == EAGER else ready.run(leaves, mode)
         if measured:
             choice.add(mode, clock() - begin)
         elif choice.preparing:
@@ -139,6 +172,13 @@ class CompiledStep:
     def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, spec = flat(self.step(*args, **kwargs))
         return spec.closed([leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
+
+    def _without_gradients(self, ready: Ready, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Eagerly, and leaves what a run leaves: no gradients."""
+        result = self._eager(args, kwargs)
+        for tensor in ready.captured.state.tensors:
+            tensor.grad = None
+        return result
 
     def _capture(self, key: Any, leaves: list[Any], spec: Spec) -> Ready | None:
         if self.captures >= 4 * MOST_CAPTURES:

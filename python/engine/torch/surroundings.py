@@ -10,18 +10,22 @@ not looked at."""
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dis
 import functools
+import gc
 import io
 import itertools
 import operator
+import os
 import pickle
 import random
 import sys
+import threading
 import types
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import ChainMap, UserDict, UserList, deque
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +34,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .calls import Unsupported
+from .parts import Parts
 
 MOST = 1024  # elements of a list, dict or set that are looked at
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -81,6 +86,13 @@ def same(old: Any, new: Any) -> bool:
     return isinstance(old, weakref.ref) and same(old(), new())
 
 
+class Wrapper:
+    """What the engine puts in the place of a function of the program. Attributes besides ``ours`` are the program's."""
+
+    step: Any
+    ours: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True)
 class Place:
     """Where values are found: ``read()`` gives them by name, ``write`` puts them back."""
@@ -102,11 +114,14 @@ class Surroundings:
             self.places: list[Place] = []
             self.guards: list[tuple[Callable[[], Any], Any, str]] = []  # (what gives values, they, whose they are)
             self.held: list[tuple[Callable[[Any], tuple[Any, ...]], Any, str]] = []  # likewise: (what takes them from a dict, it, ...)
+            self.modules: list[nn.Module] = []
             self._walk()
         self.held.sort(key=lambda taken: not taken[2].startswith("torch."))
         self.ours = sum(taken[2].startswith("torch.") for taken in self.held)  # those of torch's own modules
         self.values = [get(held) for get, held, _ in self.held]
         self.flat = list(itertools.chain.from_iterable(self.values[self.ours :]))
+        self.parts = Parts(self.modules)
+        self.places += itertools.starmap(Place, self.parts.places())
         for optimizer in optimizers:
             self._optimizer(optimizer)
 
@@ -117,14 +132,20 @@ class Surroundings:
         at = 0
         while at < len(left):
             item, at = left[at], at + 1
-            if id(item) not in seen and not isinstance(item, (*SIMPLE, torch.Tensor, Optimizer)):
+            if id(item) not in seen and not isinstance(item, (*SIMPLE, Optimizer)):
                 seen.add(id(item))
                 left += self._inside(item)
 
     def _inside(self, item: Any) -> list[Any]:
         """What an object holds that the step may read. Notes its places."""
+        root = _root(type(item))
+        if isinstance(item, torch.Tensor):
+            return self._object(item, set()) if getattr(item, "__dict__", None) else []
         if isinstance(item, (list, tuple, dict, set, deque)):
-            return self._container(item)
+            of_class = root != "torch" and root != "builtins" and not _standard(root)
+            return self._container(item) + ([type(item), *self._object(item, set())] if of_class else [])
+        if isinstance(item, Wrapper):
+            return [item.step, *self._object(item, item.ours)]
         if isinstance(item, functools.partial):
             return [item.func, *item.args, *item.keywords.values()]
         if isinstance(item, types.MethodType):
@@ -134,14 +155,16 @@ class Surroundings:
         if isinstance(item, types.FunctionType):
             return self._function(item)
         if isinstance(item, types.ModuleType):
+            if item is os and not self.names.isdisjoint(("environ", "getenv")):
+                return [os.environ]
             return [] if _installed(item.__name__.partition(".")[0]) else self._named(item.__name__, vars(item))
         if isinstance(item, type):
             return self._class(item)
         if isinstance(item, nn.Module):
+            self.modules.append(item)
             own = self._object(item, _OWN)
             hooks = [hook for name in _OWN if name.endswith("hooks") for hook in (getattr(item, name, None) or {}).values()]
             return [type(item), *item._modules.values(), *hooks, *own]
-        root = _root(type(item))
         if item is torch.default_generator:
             raise Unsupported("it names torch.default_generator, whose state a run would not read or set; use torch.get_rng_state() and "
                               "torch.set_rng_state()")  # fmt: skip
@@ -152,9 +175,40 @@ class Surroundings:
             self._place(f"the state of a {root} generator", lambda: {None: pickle.dumps(drawn[0]())},
                         lambda before: drawn[1](pickle.loads(before[None])))  # fmt: skip
             return []
-        if root == "builtins" or _standard(root) and not isinstance(item, types.SimpleNamespace):
-            return []
-        return [type(item), *self._object(item, set())]
+        held = self._of_the_library(item)
+        if root in ("builtins", "engine") or isinstance(item, (threading.local, os._Environ)):
+            return held
+        if _standard(root) and not isinstance(getattr(item, "__dict__", None), dict):
+            return held
+        # The code of the standard library is not the program's, so no names come from it.
+        return [*held, *([] if _standard(root) else [type(item)]), *self._object(item, set())]
+
+    def _of_the_library(self, item: Any) -> list[Any]:
+        """What an object of the standard library holds that its attributes do not show."""
+        if isinstance(item, (UserDict, UserList)):
+            return [item.data]
+        if isinstance(item, ChainMap):
+            return [item.maps]
+        if isinstance(item, types.MappingProxyType):
+            return gc.get_referents(item)
+        if isinstance(item, (operator.attrgetter, operator.methodcaller)):
+            made, arguments = item.__reduce__()[:2]  # type: ignore[misc]
+            read = arguments if isinstance(item, operator.attrgetter) else getattr(made, "args", arguments)[:1]
+            self.names.update(part for name in read for part in name.split("."))
+        if isinstance(item, contextvars.ContextVar):
+            self._guard(f"the variable {item.name}", lambda: (item.get(MISSING),))
+            self._place(f"the variable {item.name}", lambda: {None: item.get(MISSING)},
+                        lambda before: before[None] is MISSING or item.set(before[None]))  # fmt: skip
+            return [item.get(MISSING)]
+        if isinstance(item, os._Environ):
+            self._guard("the environment", lambda: (*item._data, *item._data.values()))
+            self._place("the environment", lambda: dict(item), lambda before: (item.clear(), item.update(before)))  # type: ignore[func-returns-value]
+        if isinstance(item, threading.local):
+            owner, names = type(item).__qualname__, [n for n in vars(item) if n in self.names]  # of this thread, here and later
+            self._guard(owner, lambda: tuple(vars(item).get(n, MISSING) for n in names))
+            self._place(owner, lambda: dict(vars(item)), lambda before: (vars(item).clear(), vars(item).update(before)))  # type: ignore[func-returns-value]
+            return [vars(item)[n] for n in names]
+        return []
 
     def _container(self, item: Any) -> list[Any]:
         owner = f"a {type(item).__name__}"
@@ -173,6 +227,8 @@ class Surroundings:
         return values
 
     def _function(self, function: types.FunctionType) -> list[Any]:
+        if function is os.getenv:
+            return [os.environ]
         if _root(function) in ("torch", "engine"):
             return []
         self.names.update(names_of(function.__code__))
@@ -184,11 +240,15 @@ class Surroundings:
         held = [*map(_cell, cells), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         if _installed(_root(function)):
             return held
+        if attributes := vars(function):
+            owner = f"the function {function.__qualname__}"
+            self._place(owner, lambda: dict(attributes), lambda before: (attributes.clear(), attributes.update(before)))  # type: ignore[func-returns-value]
+            held += self._read(owner, attributes, [n for n in attributes if n in self.names])
         return held + self._named("a global", function.__globals__, globals_of(function.__code__))
 
     def _class(self, kind: type) -> list[Any]:
         """A method is read if its name is, or if Python or torch calls it by itself."""
-        held: list[Any] = []
+        held: list[Any] = [] if _installed(_root(type(kind))) else [type(kind)]
         for base in kind.__mro__:
             if base in (object, nn.Module) or _root(base) == "builtins":
                 continue
@@ -204,15 +264,17 @@ class Surroundings:
                 held += self._named(base.__qualname__, read, values, functools.partial(_set_all, base))
         return held
 
-    def _object(self, item: Any, without: set[str]) -> list[Any]:
+    def _object(self, item: Any, without: Set[str]) -> list[Any]:
         """The attributes of an object."""
         owner, attributes = type(item).__qualname__, getattr(item, "__dict__", None)
         owner = f"torch.{owner}" if _root(type(item)) == "torch" and isinstance(item, nn.Module) else owner
-        if attributes is None:
-            slots = [n for k in type(item).__mro__ for n in getattr(k, "__slots__", ()) if n in self.names]
-            read = lambda: tuple(getattr(item, n, MISSING) for n in slots)  # noqa: E731
+        slots = [n for k in type(item).__mro__ if "__slots__" in vars(k) for n, v in vars(k).items()
+                 if n in self.names and isinstance(v, types.MemberDescriptorType)]  # fmt: skip
+        read = lambda: tuple(getattr(item, n, MISSING) for n in slots)  # noqa: E731
+        if slots:
             self._place(owner, lambda: dict(zip(slots, read())), functools.partial(_set_all, item))
             self._guard(owner, read)
+        if attributes is None:
             return list(read())
 
         def own() -> dict[Any, Any]:
@@ -229,7 +291,7 @@ class Surroundings:
                   if n in self.names and n not in attributes and isinstance(v, SIMPLE)]  # fmt: skip
         if absent:
             self._guard(owner, lambda: (attributes.keys().isdisjoint(absent),))
-        return self._read(owner, attributes, [n for n in own() if n in self.names])
+        return [*read(), *self._read(owner, attributes, [n for n in own() if n in self.names])]
 
     def _named(self, owner: str, held: Any, names: set[str] | None = None, write: Any = None) -> list[Any]:
         found = sorted(n for n in (self.names if names is None else names) if n in held)
@@ -252,6 +314,7 @@ class Surroundings:
         name, state = type(optimizer).__name__, optimizer.state
         for group in optimizer.param_groups:
             self._place(f"a group of {name}", functools.partial(dict, group), group.update)
+        self._place(name, lambda: {"state": optimizer.state}, vars(optimizer).update)
         self._place(f"the state of {name}", lambda: dict.fromkeys(map(id, state)),
                     lambda before: [state.pop(p) for p in list(state) if id(p) not in before])  # fmt: skip
 
@@ -295,10 +358,16 @@ class Surroundings:
         """Puts everything back as it was. Unsupported if what happens inside has changed any of it. ``real``: the tensor of the
         state for what stands for it."""
         before = [(place, place.read()) for place in self.places]
+        # Of tensors of one element a trace computes values, too: the counts of batches, of modules that are not swapped.
+        counts = [(t, t._version, t.detach().clone()) for _, _, t in self.parts.tensors
+                  if t is not None and not nn.parameter.is_lazy(t) and t.numel() == 1]  # fmt: skip
         changed = ""
         try:
             yield
         finally:
+            for count, version, value in counts:
+                if count._version != version:
+                    count.data.copy_(value)
             for place, values in before:
                 now = place.read()
                 if list(now) == list(values) and all(map(operator.is_, now.values(), values.values())):

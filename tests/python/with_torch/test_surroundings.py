@@ -1,10 +1,17 @@
 """compile_step: attributes, globals and lists that a step reads are looked at; one that changes them is not captured."""
 
+import argparse
+import contextvars
+import copy
 import functools
 import itertools
+import operator
+import os
 import queue
+import threading
 import types
 import warnings
+from collections import ChainMap, UserDict
 
 import pytest
 import torch
@@ -318,3 +325,196 @@ def test_what_a_program_sets_around_a_call_is_noticed(forced, name):
         torch.backends.cuda.enable_flash_sdp(True)
         torch._C._set_mkldnn_enabled(True)
         torch.autograd.set_detect_anomaly(False)
+
+
+# --- objects that hold attributes in other ways: what makes an object with a number, what reads it, what sets it
+
+
+class Slots:
+    __slots__ = ("alpha",)
+
+
+class SlotsBelow(Slots):
+    pass
+
+
+class Listed(list):
+    pass
+
+
+class Named(dict):
+    def __getattr__(self, name):
+        return self[name]
+
+
+class Meta(type):
+    alpha = 0.0
+
+
+class Local(threading.local):
+    alpha = 0.0
+
+
+def called():
+    return called.alpha
+
+
+called.alpha = 0.0
+variable_of_context = contextvars.ContextVar("alpha", default=0.0)
+get_alpha = operator.attrgetter("config.alpha")
+proxied = {"alpha": 0.0}
+
+
+def at_alpha(held):
+    return lambda i: setattr(held, "alpha", i)
+
+
+def with_alpha(held):
+    held.alpha = 0.0
+    return held
+
+
+def in_item(held):
+    return lambda i: held.__setitem__("alpha", i)
+
+
+below, listed, local, meta = with_alpha(SlotsBelow()), with_alpha(Listed()), with_alpha(Local()), Meta("WithMeta", (), {})
+named, parsed, tensor, user = Named(alpha=0.0), argparse.Namespace(alpha=0.0), with_alpha(torch.zeros(1)), UserDict(alpha=0.0)
+chained, proxy = ChainMap({}, proxied), types.MappingProxyType(proxied)
+HELD = {
+    "slots of a base": (lambda s: below.alpha, at_alpha(below)),
+    "of a list": (lambda s: listed.alpha, at_alpha(listed)),
+    "a dict by attributes": (lambda s: named.alpha, in_item(named)),
+    "of a metaclass": (lambda s: meta.alpha, lambda i: setattr(Meta, "alpha", i)),
+    "of a thread": (lambda s: local.alpha, at_alpha(local)),
+    "of a function": (lambda s: called(), at_alpha(called)),
+    "of a namespace": (lambda s: parsed.alpha, at_alpha(parsed)),
+    "of a tensor": (lambda s: tensor.alpha, at_alpha(tensor)),
+    "a UserDict": (lambda s: user["alpha"], in_item(user)),
+    "a ChainMap": (lambda s: chained["alpha"], in_item(proxied)),
+    "a proxy": (lambda s: proxy["alpha"], in_item(proxied)),
+    "of a context": (lambda s: variable_of_context.get(), lambda i: variable_of_context.set(i)),
+    "of the environment": (lambda s: float(os.environ["ALPHA"]), lambda i: os.environ.__setitem__("ALPHA", str(i))),
+    "by os.getenv": (lambda s: float(os.getenv("ALPHA")), lambda i: os.environ.__setitem__("ALPHA", str(i))),
+}
+
+
+@pytest.mark.parametrize(("value", "change"), HELD.values(), ids=HELD.keys())
+def test_what_a_step_reads_may_be_held_in_any_way(forced, value, change):
+    forced("in turn")
+    _, step = trainer(value)
+    got = []
+    for i in (1.0, 1.0, 1.0, 4.0, 4.0):
+        change(i)
+        got.append(step(X).item())
+    assert got == [1, 1, 1, 4, 4] and step.captures == 2 and not step.why_eager
+
+
+def test_what_an_attrgetter_reads_may_change(forced):
+    forced("in turn")
+    made, step = trainer(lambda s: get_alpha(s))
+    for i in (1.0, 1.0, 4.0):
+        made.config = types.SimpleNamespace(alpha=i)
+        assert step(X).item() == i
+
+
+def counts_itself(x):
+    counts_itself.alpha += 1
+
+
+def counts_in_a_list(x):
+    listed.alpha += 1
+
+
+def counts_in_a_context(x):
+    variable_of_context.set(variable_of_context.get() + 1)
+
+
+def evaluates(model):
+    return lambda x: model.eval() if model.training else model.train()
+
+
+def freezes(model):
+    return lambda x: model.weight.requires_grad_(False) if model.weight.requires_grad else model.weight.requires_grad_()
+
+
+counts_itself.alpha = 0
+LEFT = {
+    "on a function": (lambda model: counts_itself, "it changes 'alpha' of the function counts_itself"),
+    "on a list": (lambda model: counts_in_a_list, "it changes 'alpha' of Listed"),
+    "in a context": (lambda model: counts_in_a_context, "it changes the variable alpha"),
+    "whether it trains": (evaluates, "it changes 'training' of Linear"),
+    "what needs gradients": (freezes, "it changes which parameters require gradients"),
+}
+
+
+@pytest.mark.parametrize(("after", "told"), LEFT.values(), ids=LEFT.keys())
+def test_what_a_step_leaves_behind_elsewhere_makes_it_run_eagerly(forced, after, told):
+    forced("in turn")
+    model = nn.Linear(1, 1)
+    step = stepped(model, after(model))
+    with pytest.warns(UserWarning, match=f"runs eagerly: {told}"):
+        for _ in range(4):
+            step(X)
+
+
+@pytest.mark.parametrize("change", ["evaluating", "another layer", "a hook"])
+def test_a_module_inside_of_an_object_may_change(forced, change):
+    forced("in turn")
+    model, box = nn.Linear(1, 1), types.SimpleNamespace(inner=nn.Sequential(nn.Dropout(1.0)))
+    optimizer = SGD(model.parameters(), lr=0.0)
+
+    @engine.torch.compile_step
+    def step(x):
+        optimizer.zero_grad()
+        loss = (model(x) * 0 + box.inner(x)).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for i in range(5):
+        if i == 3:
+            {"evaluating": box.inner.eval, "another layer": lambda: box.inner.__setitem__(0, nn.Identity()),
+             "a hook": lambda: box.inner.register_forward_hook(lambda module, given, out: given[0])}[change]()  # fmt: skip
+        assert step(X).item() == (i >= 3)
+    assert step.captures == 2 and not step.why_eager
+
+
+def test_a_batch_norm_inside_of_an_object_counts_batches_once(forced):
+    forced("in turn")
+    model, box = nn.Linear(1, 2), types.SimpleNamespace(norm=nn.BatchNorm1d(2, affine=False))
+    step = stepped(model, lambda loss: box.norm(model(torch.randn(4, 1))))
+    for _ in range(5):
+        step(X)
+    assert box.norm.num_batches_tracked.item() == 5 and not step.why_eager
+
+
+class Compiled:
+    def __init__(self):
+        self.model = nn.Linear(1, 1, bias=False)
+        self.optimizer = SGD(self.model.parameters(), lr=1.0)
+
+    @engine.torch.compile_step
+    def fit(self, x):
+        self.optimizer.zero_grad()
+        loss = self.model(x).sum()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach() * 0 + self.model.weight.sum()
+
+
+def test_a_method_in_a_class_is_a_step_of_each_object(forced):
+    forced("in turn")
+    first, second = Compiled(), Compiled()
+    copied = copy.copy(first)
+    copied.model = nn.Linear(1, 1, bias=False)
+    copied.optimizer = SGD(copied.model.parameters(), lr=1.0)
+    before = [made.model.weight.item() for made in (first, second, copied)]
+    for _ in range(3):
+        first.fit(X), copied.fit(X)
+    second.fit(X)
+    deep = copy.deepcopy(first)
+    deep.fit(X)
+    assert [made.model.weight.item() for made in (first, second, copied)] == pytest.approx([before[0] - 3, before[1] - 1, before[2] - 3])
+    assert deep.model.weight.item() == pytest.approx(before[0] - 4)
+    assert first.fit is first.fit and first.fit.captures == 1 and Compiled.fit is vars(Compiled)["fit"]

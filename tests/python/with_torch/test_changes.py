@@ -1,0 +1,290 @@
+"""compile_step: what a program changes between the calls of a step, or does with an optimizer inside of it, has the effect that it has
+eagerly, to the bit; the step is captured again, or runs eagerly and says why."""
+
+import types
+import warnings
+from collections import defaultdict
+
+import pytest
+import torch
+from support import OPTIONS, same
+from torch import nn
+from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
+
+import engine.torch
+
+
+def plain(optimizer, loss):
+    def step(*given):
+        optimizer.zero_grad()
+        made = loss(*given)
+        made.backward()
+        optimizer.step()
+        return made
+
+    return step
+
+
+def compared(make, calls=8):
+    """``make`` gives a model, a step, what the step is given besides a batch at a call, and what the program does before a call.
+    Returns the compiled step."""
+    found = []
+    for compile in (lambda step: engine.torch.compile_step(step, options=OPTIONS), lambda step: step):
+        torch.manual_seed(0)
+        model, step, besides, between = make()
+        step, seen = compile(step), []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for i in range(calls):
+                between(i)
+                torch.manual_seed(i)
+                out = step(torch.randn(6, 8), *besides(i))
+                seen.append((out.detach(), [p.detach().clone() for p in model.parameters()]))
+        found.append((seen, step))
+    same(found[0][0], found[1][0])
+    return found[0][1]
+
+
+def nothing(i):
+    return ()
+
+
+def at(call, act):
+    return lambda i: act() if i == call else None
+
+
+# --- optimizers between calls
+
+
+def halves(optimizer, late=lambda i, model, optimizer: None):
+    """Two halves of a model; the second is in some calls no part of the step."""
+
+    def make():
+        a, b = nn.Linear(8, 1), nn.Linear(8, 1)
+        model = nn.ModuleList([a, b])
+        chosen = optimizer(model.parameters())
+        step = plain(chosen, lambda x, both: a(x).square().mean() + (b(x).square().mean() if both else 0))
+        return model, step, lambda i: (i in (0, 1, 4, 5),), lambda i: late(i, model, chosen)
+
+    return make
+
+
+@pytest.mark.parametrize("optimizer", [lambda p: Adam(p, lr=0.1), lambda p: AdamW(p, lr=0.1), lambda p: Adagrad(p, lr=0.1, lr_decay=0.5)])
+def test_parameters_that_are_updated_differently_often_have_counts_of_their_own(forced, optimizer):
+    forced("in turn")
+    assert not compared(halves(optimizer)).why_eager
+
+
+def test_a_count_that_the_program_sets_is_noticed(forced):
+    forced("in turn")
+
+    def late(i, model, optimizer):
+        if i == 5:
+            optimizer.state[model[0].bias]["step"].zero_()
+
+    assert not compared(halves(lambda p: Adam(p, lr=0.1), late)).why_eager
+
+
+def trained(optimizer, between, layers=lambda: nn.Linear(8, 4), loss=lambda model, x: model(x).square().mean()):
+    def make():
+        model = layers()
+        chosen = optimizer(model.parameters())
+        return model, plain(chosen, lambda x: loss(model, x)), nothing, lambda i: between(i, chosen, model)
+
+    return make
+
+
+def test_a_learning_rate_of_a_loaded_optimizer_is_followed(forced):
+    forced("in turn")
+
+    def between(i, optimizer, _):
+        if i == 3:
+            optimizer.load_state_dict(optimizer.state_dict())
+        if i > 3:
+            optimizer.param_groups[0]["lr"] *= 0.5
+
+    assert not compared(trained(lambda p: SGD(p, lr=0.1), between)).why_eager
+
+
+RESETS = {
+    "cleared": lambda optimizer, model: optimizer.state.clear(),
+    "replaced": lambda optimizer, model: setattr(optimizer, "state", defaultdict(dict)),
+    "of one parameter": lambda optimizer, model: optimizer.state.pop(model.weight),
+}
+
+
+@pytest.mark.parametrize("name", RESETS)
+@pytest.mark.parametrize("optimizer", [lambda p: SGD(p, lr=0.1, momentum=0.9), lambda p: Adam(p, lr=0.1)], ids=["SGD", "Adam"])
+def test_state_of_an_optimizer_that_is_gone_is_noticed(forced, name, optimizer):
+    forced("in turn")
+    between = lambda i, optimizer, model: RESETS[name](optimizer, model) if i == 3 else None  # noqa: E731
+    assert not compared(trained(optimizer, between)).why_eager
+
+
+# --- modules between calls
+
+
+def hooked(model):
+    model[1].register_forward_hook(lambda module, given, out: out * 2)
+
+
+LAYERS = {
+    "replaced": lambda model: model.__setitem__(1, nn.ReLU()),
+    "appended": lambda model: model.append(nn.Sigmoid()),
+    "removed": lambda model: model.__delitem__(1),
+    "moved": lambda model: model.append(model.pop(0)),
+    "hooked": hooked,
+    "without its hooks": lambda model: setattr(model[2], "_forward_hooks", {}),
+    "given a parameter": lambda model: model[2].register_parameter("bias", nn.Parameter(torch.ones(8))),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_that_is_changed_is_noticed(forced, name):
+    forced("in turn")
+
+    def layers():
+        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8, bias=False))
+        model[2].register_forward_hook(lambda module, given, out: out * 3)
+        return model
+
+    between = lambda i, _, model: LAYERS[name](model) if i == 3 else None  # noqa: E731
+    step = compared(trained(lambda p: SGD(p, lr=0.1), between, layers))
+    assert not step.why_eager and step.captures == 2
+
+
+@pytest.mark.parametrize("name", ["weight", "pos_weight"])
+def test_a_weight_that_a_loss_gets_is_noticed(forced, name):
+    forced("in turn")
+
+    def make():
+        model = nn.Linear(8, 4)
+        chosen = SGD(model.parameters(), lr=0.1)
+        criterion = nn.BCEWithLogitsLoss() if name == "pos_weight" else nn.CrossEntropyLoss()
+        step = plain(chosen, lambda x: criterion(model(x), x[:, :4].softmax(-1)))
+        return model, step, nothing, at(3, lambda: setattr(criterion, name, torch.tensor([1.0, 2.0, 3.0, 4.0])))
+
+    assert not compared(make).why_eager
+
+
+def test_a_step_that_replaces_a_layer_runs_eagerly(forced):
+    forced("in turn")
+
+    def make():
+        model = nn.Sequential(nn.Linear(8, 4), nn.Tanh())
+        chosen = SGD(model.parameters(), lr=0.1)
+        others = [nn.ReLU(), nn.Tanh()]
+
+        def loss(x):
+            model[1] = others[isinstance(model[1], nn.ReLU)]
+            return model(x).square().mean()
+
+        return model, plain(chosen, loss), nothing, nothing
+
+    assert "it changes '1' of modules of Sequential" in compared(make).why_eager
+
+
+# --- optimizers inside of the step
+
+
+def stepping(body, between=lambda i, optimizer: None, optimizer=lambda p: SGD(p, lr=0.1)):
+    """``body`` gives what updates the model, in place of the optimizer's step."""
+
+    def make():
+        model = nn.Linear(8, 4)
+        chosen = optimizer(model.parameters())
+        update = body(model, chosen)
+
+        def step(x):
+            chosen.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            update()
+            return loss
+
+        return model, step, nothing, lambda i: between(i, chosen)
+
+    return make
+
+
+def falling(i, optimizer):
+    optimizer.param_groups[0]["lr"] = 0.1 / (1 + i // 3)
+
+
+def test_a_learning_rate_that_the_step_reads_is_followed(forced):
+    forced("in turn")
+
+    def body(model, optimizer):
+        def update():
+            optimizer.step()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.mul_(1 - optimizer.param_groups[0]["lr"] * 0.1)
+
+        return update
+
+    step = compared(stepping(body, falling))
+    assert not step.why_eager and step.captures == 3 and step.recaptured == "a learning rate that it reads"
+
+
+def test_a_learning_rate_that_the_step_does_not_read_needs_no_new_capture(forced):
+    forced("in turn")
+    step = compared(stepping(lambda model, optimizer: lambda: optimizer.step(), falling))
+    assert not step.why_eager and step.captures == 1
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_learning_rate_that_the_step_sets_runs_eagerly(forced, kept):
+    forced("in turn")
+
+    def body(model, optimizer):
+        group = optimizer.param_groups[0]
+
+        def update():
+            held = group if kept else optimizer.param_groups[0]
+            held["lr"] *= 0.5
+            optimizer.step()
+            held["lr"] *= 2
+
+        return update
+
+    assert "it changes 'lr' of a group of SGD" in compared(stepping(body)).why_eager
+
+
+def bound(model, optimizer):
+    return optimizer.step
+
+
+def by_its_class(model, optimizer):
+    return lambda: SGD.step(optimizer)
+
+
+@pytest.mark.parametrize("body", [bound, by_its_class])
+def test_a_step_that_is_called_by_another_name_is_the_optimizer_s(forced, body):
+    forced("in turn")
+    step = compared(stepping(body, falling))
+    assert not step.why_eager and step.captures == 1
+
+
+def in_a_box(kind):
+    def body(model, optimizer):
+        box = types.SimpleNamespace(optimizer=kind(model.parameters(), lr=0.1))
+        return lambda: (optimizer.step(), box.optimizer.step())
+
+    return body
+
+
+@pytest.mark.parametrize("kind", [SGD, Adam, RMSprop])
+def test_an_optimizer_that_is_not_found_makes_the_step_run_eagerly(forced, kind):
+    forced("in turn")
+    assert f"it steps an optimizer, {kind.__name__}, that is none of those" in compared(stepping(in_a_box(kind), falling)).why_eager
+
+
+def test_gradients_are_not_left_by_any_call_behind_the_first(forced):
+    forced("eager")
+    model = nn.Linear(8, 4)
+    step = engine.torch.compile_step(plain(SGD(model.parameters(), lr=0.1), lambda x: model(x).square().mean()))
+    for i in range(4):
+        step(torch.randn(6, 8))
+        assert i == 0 or all(p.grad is None for p in model.parameters())
+    assert step.captures == 1
