@@ -68,7 +68,8 @@ def test_a_pool_in_the_child_of_a_fork_waits_for_nothing_of_the_parent(run_pytho
     while not running.running():
         pass
     waiting = pool.submit(pow, 2, 3)
-    waiting.add_done_callback(lambda f: print("told", os.getpid() == parent, flush=True))
+    told = threading.Event()
+    waiting.add_done_callback(lambda f: (print("told", os.getpid() == parent, flush=True), told.set()))
     parent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -78,11 +79,11 @@ def test_a_pool_in_the_child_of_a_fork_waits_for_nothing_of_the_parent(run_pytho
         os._exit(0)
     os.waitpid(child, 0)
     gate.set()
-    print(waiting.result())
+    print(waiting.result(), told.wait(30))
     pool.shutdown()
     """
     )
-    assert ended.out == "True True\n16\ntold True\n8\n", ended
+    assert ended.out == "True True\n16\ntold True\n8 True\n", ended
 
 
 def test_a_call_that_would_wait_for_itself_is_refused():

@@ -150,7 +150,7 @@ def test_a_value_with_the_var_of_a_run_keeps_the_run():
     plan = step.record(1)
     run = plan.start((1,))
     gone = weakref.ref(run)
-    value = engine.Value(0, var=run.var)
+    value = engine.Value(0, run.var)
     var = run.var
     del run
     # Runs that come later would get the frame, and with it the Var, if nobody kept it.

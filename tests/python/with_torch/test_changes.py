@@ -135,7 +135,7 @@ LAYERS = {
     "moved": lambda model: model.append(model.pop(0)),
     "hooked": hooked,
     "without its hooks": lambda model: setattr(model[2], "_forward_hooks", {}),
-    "given a parameter": lambda model: model[2].register_parameter("bias", nn.Parameter(torch.ones(8))),
+    "given a parameter": lambda model: model[2].register_parameter("bias", nn.Parameter(torch.ones(8), requires_grad=False)),
 }
 
 

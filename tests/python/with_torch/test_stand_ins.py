@@ -187,7 +187,7 @@ REFUSED = {
     "an address": (lambda m, of, out: float(m.weight.data_ptr() in of), lambda m: {m.weight.data_ptr()}, "the address"),
     "an own class": (lambda m, of, out: squares(m, lambda p: type(p) is Own), lambda m: setattr(m, "weight", Own(m.weight.data)), "the class Own"),
     "an attribute that is set": (lambda m, of, out: seen(m, out), lambda m: None, "it changes 'seen' of a parameter"),
-    "an attribute of another": (lambda m, of, out: setattr(of, "n", of.n + 1) or of.n, lambda m: counter(), "an attribute of a tensor"),
+    "an attribute of another": (lambda m, of, out: setattr(of, "n", of.n + 1) or of.n, lambda m: counter(), "it changes 'n' of Tensor"),
 }  # fmt: skip
 
 
