@@ -76,7 +76,7 @@ struct TraceBlock {
   engine::Trace recorded;
 };
 
-nb::object Enter(TraceBlock& self) {
+nb::object EnterTrace(TraceBlock& self) {
   try {
     self.Begin();
   } catch (const nb::python_error&) {
@@ -87,7 +87,7 @@ nb::object Enter(TraceBlock& self) {
   return nb::find(self);
 }
 
-void Exit(TraceBlock& self, nb::args) {
+void ExitTrace(TraceBlock& self, nb::args) {
   const nb::object object = nb::find(self);
   if (!self.open) RaiseError("UsageError", "trace: this block is not open; enter it with `with`");
   std::string json;
@@ -116,8 +116,8 @@ void BindTracing(nb::module_& m) {
           },
           nb::arg("engine").none(), nb::arg("yields"),
           nb::sig("def __init__(self, engine: Engine | None, yields: bool) -> None"))
-      .def("__enter__", &Enter, nb::sig("def __enter__(self) -> TraceBlock"))
-      .def("__exit__", &Exit, nb::sig("def __exit__(self, *exc: object) -> None"))
+      .def("__enter__", &EnterTrace, nb::sig("def __enter__(self) -> TraceBlock"))
+      .def("__exit__", &ExitTrace, nb::sig("def __exit__(self, *exc: object) -> None"))
       .def_prop_ro("_whole", [](const TraceBlock& self) { return self.whole; });
   m.def(
       "_traced", [](nb::handle engine) { return Running().contains(StateOf(engine, "trace").get()); },
