@@ -59,6 +59,9 @@ def main() -> int:
         only=args.only,
         peers=args.peers,
         before=args.before and args.before / "perf",
+        # Two processes of one program differ by up to 20 % where threads meet: by their addresses, and by who comes first.
+        # Two builds of this engine often differ by less, so here each round has new processes.
+        renews=bool(args.before) or args.suite == "mechanisms",
     )
     unknown = set(args.peers) - set(plan.CONTENDERS)
     if unknown:
@@ -71,6 +74,7 @@ def main() -> int:
         print(f"no runner in {args.before}/perf: --before takes a build tree configured with ENGINE_BUILD_PERF=ON, and built", file=sys.stderr)
         return 2
     header = machine.header(args.build, HERE, args.workers, settings.rounds)
+    header["new_processes_each_round"] = settings.renews
     header["second_pusher"] = plan.second_pusher(args.suite)
     if args.before:
         header["before"] = machine.commit(machine.source_of(args.before))

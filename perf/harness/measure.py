@@ -20,6 +20,7 @@ class Settings:
     only: list[str] = field(default_factory=list)
     peers: list[str] = field(default_factory=list)
     before: Path | None = None  # the runners of another build tree
+    renews: bool = False  # each round is made by new processes
 
     @property
     def timeout(self) -> float:
@@ -86,7 +87,7 @@ def measure(group: Group, case: Case, settings: Settings, open_runners: dict) ->
         if not result.skip:
             runners[name] = runner
     for name, runner in runners.items():
-        if not case.fresh:  # touches memory of the full size before anything counts
+        if not (case.fresh or settings.renews):  # touches memory of the full size before anything counts
             runner.ask(case.name, results[name].n, settings.timeout)
     names = list(runners)
     busy = machine.busy()
@@ -96,6 +97,9 @@ def measure(group: Group, case: Case, settings: Settings, open_runners: dict) ->
             result = results[name]
             if result.skip:
                 continue
+            if settings.renews and not case.fresh:
+                runners[name].close()
+                runners[name].ask(case.name, result.n, settings.timeout)
             answer = runners[name].ask(case.name, result.n, settings.timeout)
             if case.fresh:
                 runners[name].close()
