@@ -42,7 +42,7 @@ void EngineCore::CheckVar(const VarCore* var, const char* call, Site site) const
 }
 
 // Whether Sort sorts so many accesses; SortMany does the others.
-ENGINE_INLINE bool Few(uint32_t count) {
+ENGINE_INLINE bool Few([[maybe_unused]] uint32_t count) {
   return count <= kFewVars;  // mechanism: sorts_many
 }
 
@@ -80,7 +80,8 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(ThreadSlot* slot, OpRecord* op, co
   add(desc.writes, AccessMode::kWrite);
   const auto count = static_cast<uint32_t>(a - accesses);
   op->n_access = static_cast<uint16_t>(count);
-  if (!Few(count) || (count > 1 && Sort(accesses, count))) [[unlikely]]
+  const bool twice = count > 1 && Few(count) && Sort(accesses, count);
+  if (twice || count > kFewVars) [[unlikely]]
     return ListOnce(slot, op);
   return count - static_cast<uint32_t>(desc.reads.size());
 }
