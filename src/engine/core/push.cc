@@ -46,7 +46,7 @@ ENGINE_INLINE bool Few([[maybe_unused]] uint32_t count) {
   return count <= kFewVars;  // mechanism: sorts_many
 }
 
-// Lists accesses that are many, or name some Var several times.
+// Lists accesses that need scratch, or name some Var several times.
 [[gnu::noinline]] uint32_t EngineCore::ListOnce(ThreadSlot* slot, OpRecord* op) {
   if (slot) slot->ReserveScratch(op->n_access);
   Access* const accesses = op->accesses();
@@ -81,7 +81,7 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(ThreadSlot* slot, OpRecord* op, co
   const auto count = static_cast<uint32_t>(a - accesses);
   op->n_access = static_cast<uint16_t>(count);
   const bool twice = count > 1 && Few(count) && Sort(accesses, count);
-  if (twice || count > kFewVars) [[unlikely]]
+  if (twice || Protocol::ScratchBytes(count) != 0) [[unlikely]]
     return ListOnce(slot, op);
   return count - static_cast<uint32_t>(desc.reads.size());
 }

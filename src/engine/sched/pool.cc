@@ -52,21 +52,24 @@ OpRecord* Pool::TakeAside() {
   return op;
 }
 
+uint32_t Pool::FairShare(const ReadyDeque& ops) const {
+  return std::clamp(static_cast<uint32_t>(ops.Size() / static_cast<int64_t>(workers_.size())), 1u, tuning::kTakeBatch);
+}
+
 OpRecord* Pool::TakeShared(Worker& worker, int level) {
   const auto& queues = queues_.load(std::memory_order_acquire)->queues;
   const auto n = static_cast<uint32_t>(queues.size());
-  // If no other worker is awake, take one op, so that none need be put back; else take many, because each take moves
-  // the line.
-  const bool alone = workers_.size() - sleepers_.load(std::memory_order_relaxed) <= 1;
+  // Takes many at once, because each take moves the line: its share, or as many as it can if the other workers sleep. A
+  // pool's only worker takes one at a time, and so runs ops in the order of their Puts, as copy lanes promise: a fair look
+  // would overtake what it had put back.
+  const size_t awake = workers_.size() - sleepers_.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < n; ++i) {
     ReadyQueue& q = *queues[(worker.turn + i) % n];
     if (q.owner_pops) continue;
     OpRecord* taken[tuning::kTakeBatch];
     uint32_t most = 1;
-    if (!alone) {
-      const auto fair_share = static_cast<uint32_t>(q.level[level].Size() / static_cast<int64_t>(workers_.size()));
-      most = std::clamp(fair_share, 1u, tuning::kTakeBatch);  // mechanism: takes_many
-    }
+    if (workers_.size() > 1)
+      most = awake <= 1 ? tuning::kTakeBatch : FairShare(q.level[level]);  // mechanism: takes_many
     const uint32_t got = q.level[level].TakeMany(taken, most);
     if (!got) continue;
     for (uint32_t k = got; --k > 0;) Put(*worker.slot, taken[k]);  // in reverse, so that our Pop gets the oldest first

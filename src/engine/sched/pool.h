@@ -142,6 +142,7 @@ class Pool {
   void ListQueue(ThreadSlot& slot) EXCLUDES(mu_);
   void PutSlow(ThreadSlot& slot, OpRecord* op) noexcept EXCLUDES(mu_);
   OpRecord* TakeAside() EXCLUDES(mu_);
+  uint32_t FairShare(const ReadyDeque& ops) const;
   bool FindReady() const;
   OpRecord* Find(Worker& worker, bool fair);
   OpRecord* FindAtLevel(Worker& worker, int level, bool fair);
