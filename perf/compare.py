@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from harness import machine, plan, report
-from harness.measure import Settings, measure
+from harness.measure import NOT_BUILT, Settings, measure
 
 HERE = Path(__file__).resolve().parent
 
@@ -30,8 +30,9 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(args: argparse.Namespace, settings: Settings) -> list[dict]:
-    rows = []
+def run(args: argparse.Namespace, settings: Settings) -> tuple[list[dict], list[str]]:
+    """The rows, and the cases in which this engine itself failed."""
+    rows, failed = [], []
     groups = plan.SUITES[args.suite]
     for group in plan.beside_before(groups) if args.before else groups:
         cases = [c for c in group.cases if not settings.only or {c.name, group.name} & set(settings.only)]
@@ -41,10 +42,12 @@ def run(args: argparse.Namespace, settings: Settings) -> list[dict]:
                 results = measure(group, case, settings, runners)
                 print(report.table(group, case, results), end="\n\n", flush=True)
                 rows += report.rows(args.suite, group, case, results)
+                if (why := results[group.ours].skip) and why != NOT_BUILT:
+                    failed.append(f"{group.name} / {case.name}: {why}")
         finally:
             for runner in filter(None, runners.values()):
                 runner.close()
-    return rows
+    return rows, failed
 
 
 def main() -> int:
@@ -79,10 +82,12 @@ def main() -> int:
     if args.before:
         header["before"] = machine.commit(machine.source_of(args.before))
     print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n")
-    rows = run(args, settings)
+    rows, failed = run(args, settings)
     if args.json:
         args.json.write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
-    return 0
+    for what in failed:
+        print(f"this engine has no figure in {what}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from . import machine
 from .plan import CONTENDERS, Case, Group
 from .process import Runner
 
+NOT_BUILT = "not built"
 
 @dataclass
 class Settings:
@@ -81,7 +82,7 @@ def measure(group: Group, case: Case, settings: Settings, open_runners: dict) ->
         runner = open_runners[key]
         result = results[name] = Result()
         if runner is None:
-            result.skip = "not built"
+            result.skip = NOT_BUILT
             continue
         result.n, result.skip = _size(runner, case, settings)
         if not result.skip:

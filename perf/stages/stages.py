@@ -191,38 +191,12 @@ def measured(variant, name, n):
     return figures
 
 
-def handover(variant, n):
-    """One thread hands an item to itself: the cost of a hand-over if nobody waits."""
-    item = object()
-    if variant == "queue":
-        buffer = queue.Queue(8)
-        begin = time.perf_counter()
-        for _ in range(n):
-            buffer.put(item)
-            buffer.get()
-    elif variant == "ours":
-        import engine
-
-        stage = engine.data.staged(lambda: None, capacity=8)
-        area = stage._area
-        start, put, take = area.begin, area.put, area.take
-        begin = time.perf_counter()
-        for _ in range(n):
-            put(start(), item)
-            take(None, None)
-    else:
-        return {"skip": "hands nothing over"}
-    return {"ns_per_op": (time.perf_counter() - begin) / n * 1e9}
-
-
 def answer(variant, name, n):
     if variant.startswith("loader"):
         try:
             import torch  # noqa: F401
         except ImportError:
             return {"skip": "PyTorch is not installed"}
-    if name == "py_handover":
-        return handover(variant, n)
     return pipeline(variant, name, n) if name in CASES else {"skip": "no such case"}
 
 
