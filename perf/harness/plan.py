@@ -97,6 +97,9 @@ CONTENDERS = {
 MECHANISMS = ("tiny_regime", "takes_many", "prefetch_tails", "keeps_successor", "spins", "sends_away", "sorts_many")
 for _name in MECHANISMS:
     CONTENDERS[f"without {_name}"] = Contender("ours", without=_name)
+CONTENDERS["demo"] = Contender("demo")
+for _name in MECHANISMS:
+    CONTENDERS[f"demo without {_name}"] = Contender("demo", without=_name)
 CONTENDERS["engine.staged without hands_over"] = Contender("stages_python", without="hands_over")
 # Those that act on runs of plans only: replays in a row, each waited for, and recorded training steps.
 OF_RUNS = ("spins", "lingers")
@@ -172,6 +175,7 @@ SHORT_STEPS = (
     Case("short_steps", "a plan of 30 nodes of 5 us, each run waited for, 30 us of something else between them", "step_us", 5000, 1000, False,
          beside=("wakeups_per_step",)),
 )
+DEMO = (Case("demo", "the demo's training on 336,776 flights, an epoch", "epoch_ms", 1, 1, False),)
 STARTS = (
     Case("startup", "from Start until the outputs are there: a plan of one node with 8 inputs, 8 outputs and 8 Vars",
          n=200_000, quick_n=20_000),
@@ -293,6 +297,7 @@ SUITES = {
         Group("runs", "plan, each waited for", tuple(f"plan without {name}" for name in OF_RUNS), REPLAYS + SHORT_STEPS),
         Group("steps", "cost_model", tuple(f"step without {name}" for name in OF_RUNS), RECORDED),
         Group("stages", "engine.staged", ("engine.staged without hands_over",), IN_PYTHON),
+        Group("demo", "demo", tuple(f"demo without {name}" for name in MECHANISMS), DEMO),
     ),
     "stages": (
         Group("stage", "stage", ("hand-written queue", "no stage"), HANDOVER + PIPELINES),
