@@ -8,7 +8,7 @@ against it where it is compiled. The Python modules and the pages are text: betw
     tables.py            fails, and says where, if a text is not what its table says
     tables.py --write    writes the texts
 
-Tables of measured figures are written from committed results in the same way (published.py).
+Tables of measured figures are written from committed results in the same way (peers.py, published.py).
 """
 
 import re
@@ -16,6 +16,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import peers
 import published
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -190,6 +191,10 @@ def published_table(whole: bool, prefix: str) -> str:
     return f"{said}\n{page_table(published.heads(whole), published.lines(found, whole))}"
 
 
+def peers_table() -> str:
+    return f"{peers.said()}\n\n{page_table(peers.heads(), peers.lines())}"
+
+
 # Every text that is written: its file, the name in its marks, and what makes it.
 TEXTS = [
     ("python/engine/errors.py", "errors", error_classes),
@@ -200,6 +205,7 @@ TEXTS = [
     ("docs/stages.md", "stage options", stage_option_page),
     ("docs/reference.md", "counters", lambda: counter_page("ENGINE_COUNTERS")),
     ("docs/reference.md", "device counters", lambda: counter_page("ENGINE_DEVICE_COUNTERS")),
+    ("README.md", "peers", peers_table),
     ("README.md", "published", lambda: published_table(False, "")),
     ("docs/recommenders.md", "published", lambda: published_table(True, "../")),
 ]
