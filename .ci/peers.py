@@ -16,8 +16,8 @@ PEERS = {
     "taskflow dynamic": "Taskflow dynamic",
     "taskflow graph": "Taskflow build + run",
     "tbb flow graph": "oneTBB flow graph",
-    "libgomp": "libgomp",
-    "libomp": "libomp",
+    "libgomp depend": "libgomp",
+    "libomp depend": "libomp",
     "starpu": "StarPU",
     "mxnet": "MXNet",
 }
