@@ -3,7 +3,7 @@
 
 # find_marks(KIND): where the marks of a kind are. Sets marked_KIND, a list of names, and file_of_NAME.
 macro(find_marks kind)
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cc ${PROJECT_SOURCE_DIR}/python/src/*.cc)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cc)
   set(marked_${kind} "")
   foreach(source IN LISTS sources)
     file(STRINGS ${source} marks REGEX "// ${kind}: ")

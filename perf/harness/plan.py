@@ -100,7 +100,6 @@ for _name in MECHANISMS:
 CONTENDERS["demo"] = Contender("demo")
 for _name in MECHANISMS:
     CONTENDERS[f"demo without {_name}"] = Contender("demo", without=_name)
-CONTENDERS["engine.staged without hands_over"] = Contender("stages_python", without="hands_over")
 # Those that act on runs of plans only: replays in a row, each waited for, and recorded training steps.
 OF_RUNS = ("spins", "lingers")
 for _name in OF_RUNS:
@@ -296,7 +295,6 @@ SUITES = {
         Group("ops", "ours", tuple(f"without {name}" for name in MECHANISMS), THROUGHPUT + CHAINS + MANY_VARS + (REST[1], REST[3], REST[5]) + TASK_BENCH),
         Group("runs", "plan, each waited for", tuple(f"plan without {name}" for name in OF_RUNS), REPLAYS + SHORT_STEPS),
         Group("steps", "cost_model", tuple(f"step without {name}" for name in OF_RUNS), RECORDED),
-        Group("stages", "engine.staged", ("engine.staged without hands_over",), IN_PYTHON),
         Group("demo", "demo", tuple(f"demo without {name}" for name in MECHANISMS), DEMO),
     ),
     "stages": (

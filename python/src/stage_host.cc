@@ -25,9 +25,6 @@ using std::chrono::microseconds;
 using std::chrono::steady_clock;
 
 constexpr auto kExitPatience = std::chrono::seconds(2);  // how long exit waits for sources to return
-constexpr auto kLongTake = microseconds(200);            // shorter waits are not worth a hand-over of the GIL
-constexpr auto kHandOver = microseconds(200);            // the longest wait of a producer for a consumer to come
-constexpr int kHandOvers = 16;                           // before the source is tested again
 
 // The list of all hosts. The GIL guards it.
 std::vector<std::weak_ptr<PythonHost>>& Hosts() {
@@ -35,10 +32,6 @@ std::vector<std::weak_ptr<PythonHost>>& Hosts() {
   return *hosts;
 }
 
-struct Counted {
-  std::atomic<uint32_t>& count;
-  ~Counted() { count.fetch_add(1, std::memory_order_release); }
-};
 struct Inside {
   explicit Inside(int& of) : count(of) { ++count; }
   ~Inside() { --count; }
@@ -117,50 +110,7 @@ void PythonHost::Await(const Attempt& attempt) {
 }
 
 void PythonHost::Take(const Attempt& attempt) {
-  if (attempt(Time::min())) {
-    const Counted counted{taken_};
-    return;
-  }
-  taking_since_ = steady_clock::now();
-  const Inside inside(takers_);
-  Await([&](Time until) {
-    const Counted counted{taken_};
-    return attempt(until);
-  });
-}
-
-bool PythonHost::Put(const std::function<bool()>& put) {
-  const uint32_t before = taken_.load(std::memory_order_relaxed);  // relaxed: a stale count costs one kHandOver
-  const bool go_on = put();
-  if (go_on) MindTakers(before);  // mechanism: hands_over
-  return go_on;
-}
-
-// Gives the GIL up until a consumer has an item and asks for the GIL, or for kHandOver at most.
-void PythonHost::LetTakerRun(uint32_t before) {
-  if (Leaving()) return;
-  const auto until = steady_clock::now() + kHandOver;
-  WithoutGil([&] {
-    while (taken_.load(std::memory_order_acquire) == before && steady_clock::now() < until) std::this_thread::yield();
-  });
-}
-
-// A consumer that an item has woken needs the GIL. A source that waits, or calls into libraries, gives the GIL up soon; a
-// source of pure Python would keep it for a whole switch interval (5 ms). Which kind the source is shows at its next item:
-// if the consumer that the last item woke still waits, it is of pure Python, and the producer hands the GIL over at the next
-// kHandOvers items that find a consumer waiting. Then the source is tested again, because a thread that gives the GIL up
-// may be without it for long. The first item is a case of its own: the consumer may still be leaving the call that started
-// this thread.
-void PythonHost::MindTakers(uint32_t before) {
-  const bool first = std::exchange(fresh_, false);
-  if (takers_ == 0) {
-    if (first) LetTakerRun(before);
-    return;
-  }
-  if (std::exchange(woken_since_, taking_since_) == taking_since_) hand_overs_ = kHandOvers;
-  if (hand_overs_ == 0 || steady_clock::now() - taking_since_ < kLongTake) return;
-  --hand_overs_;
-  LetTakerRun(before);
+  if (!attempt(Time::min())) Await(attempt);
 }
 
 engine::StageOptions StageOptionsOf(const nb::dict& given, std::shared_ptr<PythonHost> host) {
@@ -263,7 +213,7 @@ void CancelStages() {
 
 void ForgetProducers() {
   for (const auto& weak : Hosts())
-    if (const auto host = weak.lock()) host->producers_ = host->takers_ = 0;
+    if (const auto host = weak.lock()) host->producers_ = 0;
 }
 
 }  // namespace engine_python

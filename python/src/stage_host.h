@@ -3,14 +3,12 @@
 // Producers are daemon threads that Python makes, so that a producer that is stuck in its source cannot keep the
 // interpreter from ending. They hold the GIL except where they wait. Each engine.data.Stage and SmartStage has a host.
 //
-// Threads:   all, with the GIL held. The GIL guards the fields except `taken_`.
+// Threads:   all, with the GIL held, which guards the fields.
 // Ownership: the stage and its producers share the host; `cancel` belongs to the Python object that has the stage.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
-#include <atomic>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -30,7 +28,6 @@ class PythonHost final : public engine::StageHost, public std::enable_shared_fro
   void Spawn(const std::string& name, std::function<void()> produce) override;
   void Await(const Attempt& attempt) override;
   void Take(const Attempt& attempt) override;
-  bool Put(const std::function<bool()>& put) override;
 
   // Ends the stage when the interpreter ends; empty: the stage is gone.
   std::function<void()> cancel;
@@ -38,20 +35,10 @@ class PythonHost final : public engine::StageHost, public std::enable_shared_fro
  private:
   friend void CancelStages();
   friend void ForgetProducers();
-  void LetTakerRun(uint32_t before);
-  void MindTakers(uint32_t before);
 
   PyRef engine_;
   CarriedContext carried_;  // of whoever made the stage: each producer begins in a copy
   int producers_ = 0;       // how many are inside their loops
-  int takers_ = 0;          // how many sleep in Take
-  std::chrono::steady_clock::time_point taking_since_{};
-  bool fresh_ = true;                                    // no item has been put yet
-  std::chrono::steady_clock::time_point woken_since_{};  // taking_since_ of the consumer that the last item woke
-  int hand_overs_ = 0;  // how often the GIL is still handed over before the source is tested again
-  // How many takes have ended. release in Counted, acquire in LetTakerRun: a producer that sees the count go up sees what the
-  // taker did before.
-  std::atomic<uint32_t> taken_{0};
 };
 
 // Somebody pressed Ctrl-C while a stage waited.

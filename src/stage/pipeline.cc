@@ -128,19 +128,7 @@ bool ProduceOne(const StreamPtr& stream) {
     area.Settle(ticket, std::current_exception(), serial);
     return true;
   }
-  bool given = false;
-  const auto put = [&] {
-    given = true;
-    return area.Put(ticket, std::move(item));
-  };
-  bool go_on;
-  try {
-    go_on = stream->host ? stream->host->Put(std::ref(put)) : put();
-  } catch (...) {
-    if (!given) area.Fail(ticket, std::current_exception());
-    throw;
-  }
-  if (!go_on) StageHost::Blocking(stream->host, [&] { area.AwaitRoom(ticket); });
+  if (!area.Put(ticket, std::move(item))) StageHost::Blocking(stream->host, [&] { area.AwaitRoom(ticket); });
   return true;
 }
 

@@ -1,7 +1,7 @@
 // StageHost: what a front end does for a stage: it makes the threads, and gives up a lock of its own (the interpreter
 // lock of Python) while a stage waits. A stage without a host makes its own threads.
 //
-// Threads:   Spawn, Put and Await are called on producers and on callers of the stage. Every call is made, and returns,
+// Threads:   Spawn and Await are called on producers and on callers of the stage. Every call is made, and returns,
 //            with the front end's lock held. Meanwhile the stage holds no lock that a thread with the front end's lock
 //            may wait for.
 // Ownership: a stage and its producers share the host. Producers may outlive the stage, which waits for none of them.
@@ -32,8 +32,6 @@ class StageHost {
   virtual void Await(const Attempt& attempt) = 0;
   // As Await, for a consumer that wants an item; an attempt with Time::min() only looks.
   virtual void Take(const Attempt& attempt) { Await(attempt); }
-  // Called when a producer hands over an item: calls `put` and returns its result.
-  virtual bool Put(const std::function<bool()>& put) { return put(); }
 
   // Calls host->Await; without a host, waits in `attempt` itself as long as it takes.
   template <class F>
