@@ -366,7 +366,7 @@ BY_NAME=$*
 # Among all checks the same programs every time, so that a change is judged by itself; by name, others each time.
 ORACLE_SECONDS=45 ORACLE_SEED=1
 [ "$*" != oracle ] || ORACLE_SECONDS=600 ORACLE_SEED=$RANDOM$RANDOM
-PYTHON_FUZZ_PROGRAMS=${PYTHON_FUZZ_PROGRAMS:-$([ "$*" = python_fuzz ] && echo 100000 || echo 20000)}
+PYTHON_FUZZ_PROGRAMS=${PYTHON_FUZZ_PROGRAMS:-$([ "$*" = python_fuzz ] && echo 100000 || echo 5000)}
 failed=() count=0
 for name in ${*:-$CHECKS}; do
   NOTE=
