@@ -213,6 +213,29 @@ def unshared(outputs: tuple[Any, ...], arguments: list[Any], values: list[Any], 
     return tuple(made)
 
 
+def separated(parts: list[tuple[Any, Any, Any]], arguments: list[Any]) -> None:
+    """Puts copies in the places of those parts that share memory with an argument. The extension calls it, with what an op has put
+    into a container that it updates.
+
+    ``parts``: of each the container, its index or key there or the name of its field, and the part itself.
+    """
+    taken = memory_of(arguments)
+    for container, key, part in parts:
+        if not overlap(memory_of(part), taken):
+            continue
+        made = apart(part)
+        if isinstance(container, set):
+            container.discard(part)
+            container.add(made)
+        elif isinstance(container, (list, dict, deque)):
+            container[key] = made
+        else:
+            object.__setattr__(container, key, made)
+
+
+_core._set_separated(separated)
+
+
 def _copies(kind: type) -> bool:
     """Whether data of this kind are an array or a buffer of Python's own, NumPy's or PyTorch's, which a copy may stand for."""
     numpy, torch = loaded("numpy", "ndarray"), loaded("torch", "Tensor")
