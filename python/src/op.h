@@ -78,7 +78,7 @@ bool IsOwn(PyObject* data);
 class Stored {
  public:
   // Before the call: the op updates argument `at`. Nothing is looked at if that is an array, or if no other argument may
-  // have memory; else each item in the container, in some nanoseconds.
+  // have memory; else each item in the container that may, too, in less than 0.1 us.
   void Watch(const GivenArguments& given, size_t at);
   // The call. Throws PyFailure; then, too, what was put there is separated.
   nanobind::object Run(const OpCore& op, const GivenArguments& given, PyObject* names);
