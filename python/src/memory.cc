@@ -67,7 +67,9 @@ void Unplace(ValueObject* value) {
   for (const Placed::At& at : placed->all) {
     const int size = SizeOf(at.extent);
     const auto of_size = cells.find({at.space, size});
+    if (of_size == cells.end()) continue;  // a part in the same cell came before it, and was the last there
     const auto cell = of_size->second.find(at.extent.low >> size);
+    if (cell == of_size->second.end()) continue;
     std::erase_if(cell->second, [&](const Entry& entry) { return entry.value == value; });
     if (cell->second.empty()) of_size->second.erase(cell);
     if (of_size->second.empty()) cells.erase(of_size);

@@ -111,14 +111,18 @@ struct PushedCall {
         given.Add(Filled(arg, nullptr));
       }
     }
+    const GivenArguments all{given.all, count, filled};
+    Stored stored;
     for (const OpCore::Updated& updated : op->updates) {
       const Py_ssize_t at = PlaceOfUpdated(updated, count);
-      if (at >= 0) CheckUpdated(*op, given.all[at]);
+      if (at < 0) continue;
+      CheckUpdated(*op, given.all[at]);
+      stored.Watch(all, static_cast<size_t>(at));
     }
     const Renoted updated{this};
-    nb::object result = Run(*op, given.all, count, names.get());
+    nb::object result = stored.Run(*op, all, names.get());
     References made(op->outputs);
-    Outputs(*op, std::move(result), {given.all, count, filled}, made.all);
+    Outputs(*op, std::move(result), all, made.all);
     made.size = op->outputs;
     if (counted.counts()) {
       op->result_bytes = 0;
@@ -458,6 +462,7 @@ void BindOp(nb::module_& m) {
   BindOpNodes(m);
   BindArguments(m);
   BindOpResults(m);
+  BindOpStored(m);
 }
 
 }  // namespace engine_python

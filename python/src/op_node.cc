@@ -75,11 +75,16 @@ struct NodeBodyOfOp {
           given.Add(Filled(arg.object.get(), inputs.ptr()));
       }
     }
-    for (const uint32_t at : node.updated) CheckUpdated(*node.op, given.all[at]);
+    const GivenArguments all{given.all, count, values};
+    Stored stored;
+    for (const uint32_t at : node.updated) {
+      CheckUpdated(*node.op, given.all[at]);
+      stored.Watch(all, at);
+    }
     const Renoted updated{node};
-    nb::object result = Run(*node.op, given.all, count, node.names.get());
+    nb::object result = stored.Run(*node.op, all, node.names.get());
     References made(node.op->outputs);
-    Outputs(*node.op, std::move(result), {given.all, count, values}, made.all);
+    Outputs(*node.op, std::move(result), all, made.all);
     for (size_t i = 0; i < node.op->outputs; ++i) context.Return(i, PyRef::Steal(made.all[i]));
     for (size_t i = 0; i < node.changed.size(); ++i)
       context.Return(node.op->outputs + i, PyRef::Borrow(context.In<PyRef>(node.changed[i]).get()));

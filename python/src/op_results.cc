@@ -240,6 +240,8 @@ void Outputs(const OpCore& op, nb::object result, const GivenArguments& given, P
   for (size_t i = 0; i < op.outputs; ++i) out[i] = Py_NewRef(PyTuple_GET_ITEM(fresh.ptr(), i));
 }
 
+bool IsOwn(PyObject* data) { return Results().Own(data); }
+
 nb::object Run(const OpCore& op, PyObject* const* args, size_t count, PyObject* names) {
   const size_t named = names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0;
   return CheckedResult(nb::steal(PyObject_Vectorcall(op.fn.get(), args, count - named, names)), op.name);

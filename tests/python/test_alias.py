@@ -450,3 +450,13 @@ def test_a_module_that_another_thread_is_importing_is_in_nobodys_way(run_python)
     print(same(engine.value(bytearray(b"ab"))).get(), same(engine.value([1])).get())
     """)
     assert ended.out == "bytearray(b'ab') [1]\n", ended
+
+
+def test_a_value_may_have_one_array_twice_and_small_ones_side_by_side():
+    before = _core._known_memory()
+    x, many = np.zeros(2), np.zeros(8)
+    v = [engine.value(data) for data in ([x, x], [many[i : i + 1] for i in range(8)], {"a": x, "b": [x]})]
+    w = [engine.value(data) for data in (x, many)]  # which looks where the others lie
+    assert _core._known_memory() > before and w[0].var == v[0].var and w[1].var == v[1].var
+    del v, w
+    assert _core._known_memory() == before

@@ -55,6 +55,9 @@ def test_programs_have_devices_stages_and_collectives():
     steps = [step for seed in range(2000) for step in programs.make(seed).steps]
     assert {step.place for step in steps} == set(programs.PLACES)
     assert {"stage", "reduce", "view", "look", "overwrite", "call with values"} <= {step.do for step in steps}
+    assert set(programs.BOX_STEPS) <= {step.do for step in steps}
+    assert {kind for seed in range(100) for kind in programs.make(seed).boxes} == set(programs.KINDS)
     recorded = [function for seed in range(2000) for function in programs.make(seed).functions]
     assert any(step.do == "view" for function in recorded for step in function.steps)
+    assert any(step.do == "put" for function in recorded for step in function.steps)
     assert any(number < function.arguments for function in recorded for number in function.returned)

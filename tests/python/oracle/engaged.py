@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 import threading
 from typing import Any, Iterator
@@ -13,7 +14,7 @@ import engine
 from engine.comm import Collective, Communicator
 
 from . import plain
-from .programs import Program, Recorded, Step
+from .programs import BOX_STEPS, KINDS, Program, Recorded, Step
 
 HERE = {"host": None, "io": "io", "disk": "disk", "gpu 0": engine.gpu(0), "gpu 1": engine.gpu(1)}
 OPS = {(name, at): engine.op(fn, place=place) for name, fn in plain.FUNCTIONS.items() for at, place in HERE.items()}
@@ -26,6 +27,12 @@ def _changed(w, x, number):
 
 
 UPDATE = {at: engine.op(_changed, updates="w", place=place) for at, place in HERE.items()}
+BOXES = {
+    (fn.__name__, at): engine.op(fn, updates="box", outputs=int(fn is plain.pop), place=place)
+    for fn in (plain.put, plain.join, plain.change, plain.pop)
+    for at, place in HERE.items()
+}
+TAKE = engine.op(plain.take)
 
 
 FILL = engine.op(lambda array, data: array.from_host(data), updates="array")
@@ -49,12 +56,15 @@ def ground(workers: int, devices: bool = True) -> Iterator[Ground]:
         yield Ground(on, engine.comm.communicators(range(2), name="oracle", engine=on) if devices else [])
 
 
-def _recorded(function: Recorded, values: list[engine.Value], at: Ground) -> Any:
+def _recorded(function: Recorded, values: list[engine.Value], boxes: list[engine.Value], at: Ground) -> Any:
     states = [values[state] for state in function.states]
 
     def body(*given: Any) -> list[Any]:
         local = [*given, *states]
         for step in function.steps:
+            if step.do == "put":
+                BOXES["put", at.place(step)](boxes[step.args[0]], local[step.args[1]], step.number)
+                continue
             first, second = local[step.args[0]], local[step.args[-1]]
             if step.do == "view":
                 local.append(VIEW(first))
@@ -72,10 +82,35 @@ def _recorded(function: Recorded, values: list[engine.Value], at: Ground) -> Any
 def run(program: Program, at: Ground) -> list[engine.Value]:
     with at.on.policy_block(program.policy), engine.bulk(program.bulk, at.on):
         values = [engine.value(np.array(data), engine=at.on) for data in program.start]
-        functions = [_recorded(function, values, at) for function in program.functions]
+        boxes = [engine.value(plain.box_of(kind, number), engine=at.on) for number, kind in enumerate(program.boxes)]
+        functions = [_recorded(function, values, boxes, at) for function in program.functions]
         for step in program.steps:
-            _step(step, values, functions, at)
-        return values
+            if step.do in BOX_STEPS:
+                _box_step(step, values, boxes, at)
+            else:
+                _step(step, values, functions, at)
+        return values + boxes
+
+
+def _box_step(step: Step, values: list[engine.Value], boxes: list[engine.Value], at: Ground) -> None:
+    box = boxes[step.args[0]]
+    if step.do in ("put", "join"):
+        BOXES[step.do, at.place(step)](box, (values if step.do == "put" else boxes)[step.args[1]], step.number)
+    elif step.do == "change":
+        BOXES["change", at.place(step)](box, step.number)
+    elif step.do == "pop":
+        values.append(BOXES["pop", at.place(step)](box, step.number))
+    elif step.do == "take":
+        values.append(TAKE(box, step.number))
+    elif step.do == "view box":
+        boxes.append(VIEW(box))
+    elif step.do == "look box":
+        kept = [] if box.exception(60) is not None else copy.deepcopy(box.get())
+        boxes.append(engine.value(kept, engine=at.on))
+    elif step.do == "overwrite box":
+        box.overwrite(plain.box_of(KINDS[step.args[1] % len(KINDS)], step.number))
+    else:
+        box.var.engine.clear_error(box)
 
 
 def _step(step: Step, values: list[engine.Value], functions: list[Any], at: Ground) -> None:
@@ -142,6 +177,18 @@ def differs(program: Program, at: Ground) -> str | None:
     return compared(plain.run(program), run(program, at))
 
 
+def alike(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and alike(list(one.values()), list(other.values()))
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return bool(one == other)
+
+
 def compared(wanted: list[plain.Cell], given: list[engine.Value]) -> str | None:
     order = list(range(len(wanted)))
     random.Random(len(wanted)).shuffle(order)  # a wait for a view is one for what it is a view of
@@ -152,6 +199,6 @@ def compared(wanted: list[plain.Cell], given: list[engine.Value]) -> str | None:
             return f"value {number}: {error!r}"
         if (error is not None) != cell.blocked():
             return f"value {number}: failed is {error is not None}, {cell.blocked()} is right"
-        if error is None and not np.array_equal(value.get(), cell.data):
+        if error is None and not alike(value.get(), cell.data):
             return f"value {number}: {value.get()}, {cell.data} is right"
     return None

@@ -92,3 +92,25 @@ def test_views_that_nobody_else_has_are_not_copied():
 def test_types_and_devices_never_change():
     assert all(fixed(one) for one in (torch.float32, torch.device("cpu"), torch.strided))
     assert not fixed(torch.nn.Linear(1, 1))
+
+
+STORED = {
+    "a list": (list, lambda c, x: c.append(x)),
+    "a set": (set, lambda c, x: c.add(x)),
+    "a dict in a deque": (lambda: collections.deque([{}]), lambda c, x: c[0].update(x=x.detach())),
+    "a list, as NumPy's": (list, lambda c, x: c.append(x.numpy())),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", STORED)
+def test_what_an_op_puts_into_a_container_that_it_updates_is_a_copy(kind, policy):
+    make, put = STORED[kind]
+    with engine.policy(policy):
+        c, x = engine.value(make()), engine.value(torch.ones(2))
+        engine.op(put, updates="c")(c, x)
+        scale(x)
+        engine.wait_all()
+        assert not overlap(memory_of(c.get()), memory_of(x.get()))
+        (stored,) = c.get()[0].values() if kind == "a dict in a deque" else c.get()
+        assert stored.tolist() == [1, 1]

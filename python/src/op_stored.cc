@@ -1,0 +1,150 @@
+// What the function of an op puts into the containers that it updates.
+#include <unordered_set>
+#include <vector>
+
+#include "bindings.h"
+#include "extent.h"
+#include "failure.h"
+#include "op.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+// engine/alias.py: separated(parts, arguments) replaces parts that share memory with the arguments
+PyObject* separated = nullptr;
+PyTypeObject* deque = nullptr;  // collections.deque
+
+bool MayShare(PyObject* data) {
+  PyTypeObject* const type = Py_TYPE(data);
+  return !(type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == &PyBool_Type ||
+           type == &PyBytes_Type || type == &PyComplex_Type || data == Py_None);
+}
+
+// A dict with the names of a dataclass's fields, borrowed; null: it is none.
+PyObject* FieldsOf(PyObject* data) {
+  static PyObject* const name = PyUnicode_InternFromString("__dataclass_fields__");
+  PyObject* const fields = _PyType_Lookup(Py_TYPE(data), name);  // which has a cache, and raises nothing
+  return fields && PyDict_Check(fields) ? fields : nullptr;
+}
+
+bool IsContainer(PyObject* data) {
+  return !IsNdarray(Py_TYPE(data)) && (PyList_Check(data) || PyTuple_Check(data) || PyDict_Check(data) ||
+                                       PyAnySet_Check(data) || PyObject_TypeCheck(data, deque) || FieldsOf(data));
+}
+
+// Where an item stands: `key` is that of a dict or the name of a field, borrowed; null: it is the item `index`.
+struct Place {
+  PyObject* container;
+  PyObject* key;
+  Py_ssize_t index;
+};
+
+// Calls item(place, data) for each item of the container. After an exception of Python's the rest is not looked at.
+template <class F>
+void EachItem(PyObject* container, F&& item) {
+  if (PyList_Check(container) || PyTuple_Check(container)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); ++i)
+      item(Place{container, nullptr, i}, PySequence_Fast_GET_ITEM(container, i));
+  } else if (PyDict_Check(container)) {
+    PyObject *key, *data;
+    for (Py_ssize_t i = 0; PyDict_Next(container, &i, &key, &data);) item(Place{container, key, 0}, data);
+  } else if (PyAnySet_Check(container) || PyObject_TypeCheck(container, deque)) {
+    nb::object iterator = nb::steal(PyObject_GetIter(container));
+    for (Py_ssize_t i = 0; iterator.is_valid(); ++i) {
+      PyObject* const data = PyIter_Next(iterator.ptr());
+      if (!data) break;
+      Py_DECREF(data);  // the container has it
+      item(Place{container, nullptr, i}, data);
+    }
+  } else if (PyObject* const fields = FieldsOf(container)) {
+    PyObject* name;
+    for (Py_ssize_t i = 0; PyDict_Next(fields, &i, &name, nullptr);) {
+      nb::object field = nb::steal(PyObject_GetAttr(container, name));
+      if (!field.is_valid()) PyErr_Clear();
+      if (!field.is_valid() || Py_REFCNT(field.ptr()) == 1) continue;  // a property made it
+      PyObject* const data = field.ptr();
+      field.reset();
+      item(Place{container, name, 0}, data);
+    }
+  }
+  PyErr_Clear();
+}
+
+constexpr int kDeepest = 32;  // of containers in each other; what lies deeper is not looked at
+
+// Calls item(place, data) for what may share memory in the container, and in containers in it if that says true.
+template <class F>
+void Walk(PyObject* container, std::unordered_set<PyObject*>* seen, F&& item, int depth = 0) {
+  if (depth == kDeepest || !seen->insert(container).second) return;
+  EachItem(container, [&](const Place& place, PyObject* data) {
+    if (MayShare(data) && item(place, data) && IsContainer(data)) Walk(data, seen, item, depth + 1);
+  });
+}
+
+}  // namespace
+
+void Stored::Watch(const GivenArguments& given, size_t at) {
+  PyObject* const container = given.all[at];
+  if (IsNdarray(Py_TYPE(container))) return;
+  bool others = false;
+  for (size_t i = 0; i < given.count; ++i) others |= given.all[i] != container && MayShare(given.all[i]);
+  if (!others || !IsContainer(container)) return;
+  Watched& watched = watched_.emplace_back(Watched{container, {}});
+  std::unordered_set<PyObject*> seen;
+  Walk(container, &seen, [&](const Place&, PyObject* data) {
+    watched.before.push_back(nb::borrow(data));
+    return true;
+  });
+}
+
+nb::object Stored::Run(const OpCore& op, const GivenArguments& given, PyObject* names) {
+  try {
+    nb::object result = engine_python::Run(op, given.all, given.count, names);
+    Separate(given);
+    return result;
+  } catch (...) {
+    try {
+      Separate(given);  // what it put there before it failed
+    } catch (const PyFailure&) {
+    }
+    throw;
+  }
+}
+
+void Stored::Separate(const GivenArguments& given) {
+  for (const Watched& watched : watched_) {
+    nb::list parts;
+    std::unordered_set<PyObject*> seen, before;
+    size_t next = 0;  // most items stand where they stood
+    Walk(watched.container, &seen, [&](const Place& place, PyObject* data) {
+      if (next < watched.before.size() && watched.before[next].ptr() == data) {
+        ++next;
+        return true;
+      }
+      if (IsOwn(data)) return false;
+      if (before.empty())
+        for (const nb::object& one : watched.before) before.insert(one.ptr());
+      if (before.contains(data)) return true;
+      const nb::object key = place.key ? nb::borrow(place.key) : nb::object(nb::int_(place.index));
+      parts.append(nb::make_tuple(nb::handle(place.container), key, nb::handle(data)));
+      return false;
+    });
+    if (parts.size() == 0) continue;
+    nb::list arguments;
+    for (size_t i = 0; i < given.count; ++i)
+      if (given.all[i] != watched.container) arguments.append(nb::handle(given.all[i]));
+    PyObject* const both[] = {parts.ptr(), arguments.ptr()};
+    if (!nb::steal(PyObject_Vectorcall(separated, both, 2, nullptr)).is_valid()) throw PyFailure::Fetch();
+  }
+  watched_.clear();  // what the function took out and returned is its own again
+}
+
+void BindOpStored(nb::module_& m) {
+  deque = reinterpret_cast<PyTypeObject*>(nb::module_::import_("collections").attr("deque").inc_ref().ptr());
+  m.def(
+      "_set_separated", [](nb::handle separate) { separated = Py_NewRef(separate.ptr()); }, nb::arg("separated"));
+}
+
+}  // namespace engine_python
