@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from .arguments import LEFT_OUT, Spec, Unseen, flat, returnable
-from .calls import Unsupported, is_torch, line_of, storages
+from .calls import Unsupported, is_torch, line_of, refusals_raised, refused, storages
 from .drawing import ordered_draws
+from .failures import refuse_if_handled
 from .groups import Groups, led
 from .modes import EAGER, IN_ORDER
 from .optimizers import Part, counted
@@ -220,9 +222,10 @@ class _Calls(TorchFunctionMode):
     module, as by a list of parameters or an optimizer's groups, is replaced by what stands for it. Notes, for each call that
     is captured, the program's line that it comes from."""
 
-    def __init__(self, tracing: _Tracing) -> None:
+    def __init__(self, tracing: _Tracing, outside: CodeType) -> None:
+        """``outside``: the code of what calls the step."""
         super().__init__()
-        self.tracing = tracing
+        self.tracing, self.outside = tracing, outside
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         refuse_what_has_no_answer(func)
@@ -235,16 +238,23 @@ class _Calls(TorchFunctionMode):
             return func(*args, **kwargs)
         root = mode.tracer.graph._root
         last = root.prev
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except (TypeError, AttributeError):  # eager raises these, too
+            raise
+        except Exception as error:
+            refused(f"it handles an error that a call of torch's raises in the capture, and need not raise in a run: {type(error).__name__}")
+            raise
         self.tracing.made.note(result)
         if foreign and any(isinstance(made, torch.Tensor) and made.requires_grad for made in tree_leaves(result)):
             raise Unsupported(f"a gradient of a tensor {tuple(foreign[0].shape)} that is no parameter of a module which the step "
                               "reaches; name the modules: compile_step(step, modules=[...])")  # fmt: skip
         node = last.next
         if node is not root:
-            line = _line()
+            line, frame = _line(), sys._getframe(1)
             while node is not root:
                 node.meta.setdefault("engine_line", line)
+                refuse_if_handled(node, frame, self.outside)
                 node = node.next
         return result
 
@@ -332,8 +342,9 @@ def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
         tracing = told["tracing"] = _Tracing(state, given, counts, made)
         in_args, in_kwargs = spec.closed(filled)
         parts, structure = flat((in_args, in_kwargs))
-        with state.swapped(given), alike(state.tensors, given), tracing.installed(), _Calls(tracing):
-            returned = step(*in_args, **in_kwargs)
+        with state.swapped(given), alike(state.tensors, given), tracing.installed(), _Calls(tracing, whole.__code__):
+            with refusals_raised():
+                returned = step(*in_args, **in_kwargs)
             out, told["returned"] = flat(returned)
             results = [o.detach() if isinstance(o, torch.Tensor) else None for o in out]
         tracing.gradients_left(before, without)

@@ -18,7 +18,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 from torch.optim._functional import sparse_adam
 from torch.optim.adagrad import _make_sparse
 
-from .calls import Unsupported
+from .calls import Unsupported, is_torch
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,7 @@ def rule_of(optimizer: Optimizer) -> Rule:
                 raise Unsupported(f"{name} with {option} as a tensor, whose arithmetic has other types")
     if any(hooks_of(optimizer)):
         raise Unsupported(f"{name} with hooks around its steps")
+    refuse_replaced(optimizer)
     return rule
 
 
@@ -170,6 +171,23 @@ def hooks_of(optimizer: Optimizer) -> list[Any]:
     before = every._global_optimizer_pre_hooks
     return [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, every._global_optimizer_post_hooks,
             before and [hook for hook in list(before.values()) if not isinstance(hook, Leading)]]  # fmt: skip
+
+
+def steps_of(optimizer: Optimizer) -> tuple[Any, ...]:
+    """What the program calls as its step and its zero_grad."""
+    own = vars(optimizer)
+    return own.get("step"), own.get("zero_grad"), type(optimizer).step, type(optimizer).zero_grad
+
+
+def refuse_replaced(optimizer: Optimizer) -> None:
+    """Unsupported where the program has put a function of its own in the place of one of these. A scheduler's is none."""
+    for function in steps_of(optimizer):
+        while function is not None:
+            function = getattr(function, "__func__", function)
+            code = getattr(function, "__code__", None)
+            if code is None or not is_torch(code.co_filename):
+                raise Unsupported(f"{type(optimizer).__name__} with a step or a zero_grad that the program has replaced")
+            function = getattr(function, "__wrapped__", None)
 
 
 RATES = ("lr", "initial_lr")  # of a group: those that may change from run to run

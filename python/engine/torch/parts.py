@@ -14,7 +14,9 @@ from torch import nn
 
 HELD = ("_parameters", "_buffers", "_modules")
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_training = operator.itemgetter("training")
+PARTS = ("training", *HELD, *HOOKS)
+_parts, _values = operator.itemgetter(*PARTS), operator.methodcaller("values")
+_shared = operator.itemgetter(*(f"_global{name}" for name in HOOKS))
 _each = itertools.chain.from_iterable
 
 
@@ -23,32 +25,33 @@ class Parts:
         of_torch_jit = torch.jit.ScriptModule  # whose parts lie elsewhere
         self.modules = [(m, vars(m)) for m in modules if not isinstance(m, of_torch_jit) and {*HELD, *HOOKS, "training"} <= vars(m).keys()]
         self.vars = [own for _, own in self.modules]
-        self.training = list(map(_training, self.vars))
+        self.shared = vars(torch.nn.modules.module)  # holds the hooks of all modules
+        self.own = list(self._own())  # also which dicts they are, because the program may put another in the place of one
         self.tensors = [(own[n], name, t) for own in self.vars for n in ("_parameters", "_buffers") for name, t in own[n].items()]
-        self.dicts = [own[name] for own in self.vars for name in HELD]
-        self.sizes = list(map(len, self.dicts))
-        self.inside = [own["_modules"] for own in self.vars if own["_modules"]]
-        self.names, self.values = list(_each(self.inside)), self._values()
-        hooks = [(own, name) for own in (*self.vars, vars(torch.nn.modules.module)) for name in HOOKS]
-        hooks = [(own, name if name in own else f"_global{name}") for own, name in hooks]
-        self.no_hooks = [own[name] for own, name in hooks if not own[name]]
-        self.hooks = [(own, name, own[name], list(own[name].items())) for own, name in hooks if own[name]]
+        held = [own[name] for own in self.vars for name in HELD]
+        hooks = [own[name] for own in self.vars for name in HOOKS] + list(_shared(self.shared))
+        self.empty = [parts for parts in (*held, *hooks) if not parts]
+        self.filled = [parts for parts in held if parts]
+        self.sizes, self.names, self.values = list(map(len, self.filled)), list(_each(self.filled)), list(self._values())
+        self.hooks = [(each, list(each.items())) for each in hooks if each]
 
-    def _values(self) -> list[Any]:
-        return list(_each(held.values() for held in self.inside))
+    def _own(self) -> Iterator[Any]:
+        return itertools.chain(_each(map(_parts, self.vars)), _shared(self.shared))
+
+    def _values(self) -> Iterator[Any]:
+        return _each(map(_values, self.filled))
 
     def changed(self) -> str:
         """What is no longer as it was; '' if nothing."""
-        for held, name, tensor in self.tensors:
-            if held.get(name) is not tensor:
-                return f"another tensor as '{name}'"
-        if list(map(_training, self.vars)) != self.training:
-            return "training or evaluation of a module"
-        if list(map(len, self.dicts)) != self.sizes:
-            return "what a module holds"
-        if list(_each(self.inside)) != self.names or not all(map(operator.is_, self._values(), self.values)):
-            return "another module inside of one"
-        if any(self.no_hooks) or any(own[name] is not held or list(held.items()) != before for own, name, held, before in self.hooks):
+        if not all(map(operator.is_, self._own(), self.own)):
+            if [own["training"] for own in self.vars] != self.own[: len(self.vars) * len(PARTS) : len(PARTS)]:
+                return "training or evaluation of a module"
+            return "what a module holds, or hooks"
+        if any(self.empty) or list(map(len, self.filled)) != self.sizes:
+            return "what a module holds, or hooks"
+        if list(_each(self.filled)) != self.names or not all(map(operator.is_, self._values(), self.values)):
+            return "another tensor or module inside of one"
+        if any(list(each.items()) != before for each, before in self.hooks):
             return "hooks"
         return ""
 

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from . import adapter
 from .calls import Unsupported
-from .optimizers import hooks_of, rule_of, settings
+from .optimizers import hooks_of, rule_of, settings, steps_of
 from .overlaps import Memory
 from .stand_ins import Attributes
 from .surroundings import Surroundings, names_of
@@ -62,7 +64,12 @@ def around() -> tuple[Any, ...]:
     """What a program sets around a call, and a step may ask for or depend on."""
     return (torch.is_grad_enabled(), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(), torch._C._get_mkldnn_enabled(),
             torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled(), torch._C._get_mem_efficient_sdp_enabled(),
-            torch._C._get_cudnn_sdp_enabled())  # fmt: skip
+            torch._C._get_cudnn_sdp_enabled(), *map(_mode, _get_current_function_mode_stack()))  # fmt: skip
+
+
+def _mode(mode: Any) -> Any:
+    """What tells modes of functions apart: those of one default device are as one."""
+    return (DeviceContext, mode.device) if type(mode) is DeviceContext else mode
 
 
 class State:
@@ -95,6 +102,7 @@ class State:
                     for name, tensor in (kept or {}).items():
                         if isinstance(tensor, torch.Tensor):
                             self._add(kept, name, tensor)
+        self.steps = list(map(steps_of, optimizers))
         self.kept_places = self.places[of_modules:]
         self.fixed = self._fixed()
         self._refuse_hooks()
@@ -167,6 +175,8 @@ class State:
             return "an attribute of a tensor"
         if any(any(hooks_of(optimizer)) for optimizer in self.optimizers):
             return "hooks"
+        if list(map(steps_of, self.optimizers)) != self.steps:
+            return "the step of an optimizer"
         return self.surroundings.changed()
 
     def _look(self) -> Any:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 import engine
 
 from .arguments import Spec, flat, repeated, signature
-from .calls import Unsupported, storages
+from .calls import Unsupported, capturing, storages
 from .capture import Captured, NotYet, capture
 from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
@@ -129,11 +129,14 @@ class CompiledStep(Wrapper):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a step and returns what the step returns, with tensors detached. Waits for the whole step."""
+        if capturing():  # as a part of another one
+            return self._eager(args, kwargs)
         with self._lock:
             return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.why_eager or not self.begun or torch.is_anomaly_enabled() or torch.is_inference_mode_enabled():
+        if self.why_eager or not self.begun or torch.is_anomaly_enabled() or torch.is_inference_mode_enabled() \
+                or torch._C._len_torch_dispatch_stack():  # fmt: skip
             result = self._eager(args, kwargs)
             self.begun = True
             return result

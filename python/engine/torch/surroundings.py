@@ -42,6 +42,7 @@ _OWN = set(vars(nn.Module()))  # of every module: its parts are state, and looke
 _NOT_READ = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__setattr__", "__delattr__", "__init_subclass__", "__set_name__",
              "__class_getitem__", "__copy__", "__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"}  # fmt: skip
 MISSING = object()
+MATCHES = "match statement"  # among the names: classes are asked for __match_args__
 
 
 @functools.cache
@@ -65,6 +66,28 @@ def names_of(code: Any) -> Iterator[str]:
     for constant in code.co_consts:
         if hasattr(constant, "co_names"):
             yield from names_of(constant)
+    if any(i.opname == "MATCH_CLASS" for i in dis.get_instructions(code)):  # which has the names of attributes in a tuple
+        yield MATCHES
+        yield from (part for constant in code.co_consts if type(constant) is tuple for part in constant if type(part) is str)
+
+
+def imported_by(function: types.FunctionType) -> Iterator[types.ModuleType]:
+    """The modules that a function imports when it is called, so that no global has them."""
+    package = function.__globals__.get("__package__") or ""
+    bases = [""] + [".".join(package.split(".")[: n + 1]) + "." for n in range(package.count(".") + 1) if package]
+    for code in _codes(function.__code__):
+        for name in (i.argval for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"):
+            parts = name.split(".")
+            for path in (base + ".".join(parts[: n + 1]) for base in bases for n in range(len(parts))):
+                if isinstance(module := sys.modules.get(path.rstrip(".")), types.ModuleType):
+                    yield module
+
+
+def _codes(code: Any) -> Iterator[Any]:
+    yield code
+    for constant in code.co_consts:
+        if hasattr(constant, "co_names"):
+            yield from _codes(constant)
 
 
 def globals_of(code: Any) -> set[str]:
@@ -189,6 +212,13 @@ class Surroundings:
             return [item.data]
         if isinstance(item, ChainMap):
             return [item.maps]
+        if isinstance(item, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)):
+            return [item.data, *item]
+        if isinstance(item, weakref.ref):
+            return [item()]
+        if isinstance(item, threading.Event):
+            self._guard("an Event", lambda: (item.is_set(),))
+            self._place("an Event", lambda: {None: item.is_set()}, lambda before: item.set() if before[None] else item.clear())
         if isinstance(item, types.MappingProxyType):
             return gc.get_referents(item)
         if isinstance(item, (operator.attrgetter, operator.methodcaller)):
@@ -212,19 +242,20 @@ class Surroundings:
 
     def _container(self, item: Any) -> list[Any]:
         owner = f"a {type(item).__name__}"
-        if len(item) > MOST:
-            self._guard(owner, lambda: (len(item),))
-            return []
-        values = list(item.values() if isinstance(item, dict) else item)
         if isinstance(item, dict):
             self._place(owner, lambda: dict(item), lambda before: (item.clear(), item.update(before)))  # type: ignore[func-returns-value]
-            self._guard(owner, lambda: (*item, *item.values()))
         elif isinstance(item, (list, deque, set)):
             add = item.update if isinstance(item, set) else item.extend
             self._place(owner, lambda: dict(enumerate(item)), lambda before: (item.clear(), add(before.values())))  # type: ignore[func-returns-value]
+        if len(item) > MOST:
+            self._guard(owner, lambda: (len(item),))
+            return []
+        if isinstance(item, dict):
+            self._guard(owner, lambda: (*item, *item.values()))
+        elif isinstance(item, (list, deque, set)):
             # The order of a set is that of its table, which stays while the set does.
             self._guard(owner, lambda: tuple(item))
-        return values
+        return list(item.values() if isinstance(item, dict) else item)
 
     def _function(self, function: types.FunctionType) -> list[Any]:
         if function is os.getenv:
@@ -244,6 +275,7 @@ class Surroundings:
             owner = f"the function {function.__qualname__}"
             self._place(owner, lambda: dict(attributes), lambda before: (attributes.clear(), attributes.update(before)))  # type: ignore[func-returns-value]
             held += self._read(owner, attributes, [n for n in attributes if n in self.names])
+        held += imported_by(function)
         return held + self._named("a global", function.__globals__, globals_of(function.__code__))
 
     def _class(self, kind: type) -> list[Any]:
@@ -253,12 +285,16 @@ class Surroundings:
             if base in (object, nn.Module) or _root(base) == "builtins":
                 continue
             read = vars(base)
+            if MATCHES in self.names:
+                self.names.update(read.get("__match_args__", ()))
             for name, value in read.items():
                 if name in self.names or name == "forward" or name.startswith("__") and name not in _NOT_READ:
-                    for part in (value, getattr(value, "fget", None), getattr(value, "__func__", None)):
+                    for part in (value, getattr(value, "fget", None), getattr(value, "__func__", None), getattr(value, "func", None)):
                         if isinstance(part, types.FunctionType):
                             self.names.update(names_of(part.__code__))
                             held.append(part)
+                    if hasattr(value, "__get__") and (isinstance(value, Wrapper) or not _installed(_root(type(value)))):
+                        held.append(value)  # a descriptor of the program's
             if not _installed(_root(base)):
                 values = {n for n in self.names if n in read and not hasattr(read[n], "__get__")}
                 held += self._named(base.__qualname__, read, values, functools.partial(_set_all, base))

@@ -3,7 +3,7 @@ eagerly, to the bit; the step is captured again, or runs eagerly and says why.""
 
 import types
 import warnings
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 
 import pytest
 import torch
@@ -124,6 +124,10 @@ def test_state_of_an_optimizer_that_is_gone_is_noticed(forced, name, optimizer):
 # --- modules between calls
 
 
+def doubled(module, given, out):
+    return tuple(None if gradient is None else gradient * 2 for gradient in given)
+
+
 def hooked(model):
     model[1].register_forward_hook(lambda module, given, out: out * 2)
 
@@ -134,6 +138,10 @@ LAYERS = {
     "removed": lambda model: model.__delitem__(1),
     "moved": lambda model: model.append(model.pop(0)),
     "hooked": hooked,
+    "with other hooks": lambda model: setattr(model[0], "_forward_hooks", OrderedDict({7: lambda module, given, out: out * 2})),
+    "with other hooks before": lambda model: setattr(model[1], "_forward_pre_hooks", OrderedDict({7: lambda module, given: (given[0] * 2,)})),
+    "with other hooks of gradients": lambda model: setattr(model[1], "_backward_hooks", OrderedDict({7: doubled})),
+    "with other modules": lambda model: setattr(model, "_modules", {**model._modules, "1": nn.ReLU()}),
     "without its hooks": lambda model: setattr(model[2], "_forward_hooks", {}),
     "given a parameter": lambda model: model[2].register_parameter("bias", nn.Parameter(torch.ones(8), requires_grad=False)),
 }
@@ -182,6 +190,70 @@ def test_a_step_that_replaces_a_layer_runs_eagerly(forced):
         return model, plain(chosen, loss), nothing, nothing
 
     assert "it changes '1' of modules of Sequential" in compared(make).why_eager
+
+
+def test_hooks_of_all_modules_in_another_dict_are_noticed(forced, monkeypatch):
+    forced("in turn")
+    of_all = torch.nn.modules.module
+
+    def between(i, *_):
+        if i == 3:
+            monkeypatch.setattr(of_all, "_global_forward_hooks", OrderedDict({7: lambda module, given, out: out * 2}))
+        if i == 6:
+            monkeypatch.undo()
+            forced("in turn")
+
+    step = compared(trained(lambda p: SGD(p, lr=0.1), lambda i, *_: between(i)))
+    assert not step.why_eager and step.captures == 3
+
+
+HOOK_DICTS = ["_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"]
+
+
+@pytest.mark.parametrize("name", HOOK_DICTS)
+def test_hooks_of_an_optimizer_in_another_dict_are_noticed(forced, name):
+    forced("in turn")
+
+    def grown(optimizer, *_):
+        with torch.no_grad():
+            for p in optimizer.param_groups[0]["params"]:
+                p.mul_(1.5)
+
+    def between(i, optimizer, _):
+        if i == 3:
+            setattr(optimizer, name, OrderedDict({7: grown}))
+
+    assert "hooks around its steps" in compared(trained(lambda p: SGD(p, lr=0.1), between)).why_eager
+
+
+def replaced(optimizer, model):
+    plain_step = optimizer.step
+
+    def step():
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        plain_step()
+
+    optimizer.step = step
+
+
+@pytest.mark.parametrize("call", [0, 1, 3])
+def test_a_step_of_an_optimizer_that_the_program_replaces_is_called(forced, call):
+    forced("in turn")
+    between = lambda i, optimizer, model: replaced(optimizer, model) if i == call else None  # noqa: E731
+    assert "that the program has replaced" in compared(trained(lambda p: SGD(p, lr=0.1), between)).why_eager
+
+
+def test_a_scheduler_that_comes_late_is_followed(forced):
+    forced("in turn")
+    schedulers = []
+
+    def between(i, optimizer, _):
+        if i == 3:
+            schedulers.append(torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5))
+        if i > 3:
+            schedulers[-1].step()
+
+    assert not compared(trained(lambda p: SGD(p, lr=0.1), between)).why_eager
 
 
 # --- optimizers inside of the step
