@@ -143,7 +143,7 @@ FACTORS = {
     "svd": lambda a: torch.linalg.svd(a)[0],
     "solve": lambda a: torch.linalg.solve(a, torch.ones(4, 4)),
     "lu_factor": lambda a: torch.linalg.lu_factor(a)[0],
-"torch.cholesky": torch.cholesky,
+    "torch.cholesky": torch.cholesky,
     "torch.inverse": torch.inverse,
 }
 
