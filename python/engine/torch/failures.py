@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import inspect
+import itertools
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -75,8 +76,8 @@ def refuse_if_handled(node: Node, frame: Any, outside: types.CodeType) -> None:
 def handles(frame: Any, at: int, raised: Kinds) -> bool:
     """Whether the code of a frame handles an exception of one of these kinds that comes from the instruction."""
     code = frame.f_code
-    if not hasattr(dis.Bytecode(code), "exception_entries"):  # Python 3.10
-        return any(i.opname == "SETUP_FINALLY" and i.offset < at < i.argval for i in dis.get_instructions(code))
+    if not hasattr(dis.Bytecode(code), "exception_entries"):
+        return _handles_310(frame, at, raised)
     entries = dis.Bytecode(code).exception_entries
     seen: set[int] = set()
     while True:
@@ -87,6 +88,21 @@ def handles(frame: Any, at: int, raised: Kinds) -> bool:
             return True
         seen.add(handler)
         at = handler
+
+
+def _handles_310(frame: Any, at: int, raised: Kinds) -> bool:
+    """The same on Python 3.10, whose instructions enter and leave blocks. Which classes a clause `except` names is not looked at."""
+    instructions = list(dis.get_instructions(frame.f_code))
+    first = {i.offset: i.opname for i in instructions}
+    blocks: list[tuple[str, int]] = []
+    for i in itertools.takewhile(lambda i: i.offset < at, instructions):
+        blocks = [block for block in blocks if block[1] > i.offset]
+        if i.opname.startswith("SETUP_"):
+            blocks.append((i.opname, i.argval))
+        elif i.opname == "POP_BLOCK" and blocks:
+            blocks.pop()
+    return any(first[target] in ("DUP_TOP", "POP_TOP") or kind == "SETUP_WITH" and any(_swallows(m, raised) for m in _named(frame))
+               for kind, target in blocks)  # fmt: skip
 
 
 def _catches(frame: Any, handler: int, raised: Kinds) -> bool:

@@ -14,8 +14,7 @@ from torch import nn
 
 HELD = ("_parameters", "_buffers", "_modules")
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-PARTS = ("training", *HELD, *HOOKS)
-_parts, _values = operator.itemgetter(*PARTS), operator.methodcaller("values")
+_parts = operator.itemgetter("training", *HELD, *HOOKS)
 _shared = operator.itemgetter(*(f"_global{name}" for name in HOOKS))
 _each = itertools.chain.from_iterable
 
@@ -26,33 +25,41 @@ class Parts:
         self.modules = [(m, vars(m)) for m in modules if not isinstance(m, of_torch_jit) and {*HELD, *HOOKS, "training"} <= vars(m).keys()]
         self.vars = [own for _, own in self.modules]
         self.shared = vars(torch.nn.modules.module)  # holds the hooks of all modules
-        self.own = list(self._own())  # also which dicts they are, because the program may put another in the place of one
+        self.parts = self._parts()
         self.tensors = [(own[n], name, t) for own in self.vars for n in ("_parameters", "_buffers") for name, t in own[n].items()]
-        held = [own[name] for own in self.vars for name in HELD]
-        hooks = [own[name] for own in self.vars for name in HOOKS] + list(_shared(self.shared))
-        self.empty = [parts for parts in (*held, *hooks) if not parts]
-        self.filled = [parts for parts in held if parts]
-        self.sizes, self.names, self.values = list(map(len, self.filled)), list(_each(self.filled)), list(self._values())
-        self.hooks = [(each, list(each.items())) for each in hooks if each]
+        held = [(own, name) for own in self.vars for name in HELD]
+        hooks = [(own, name) for own in self.vars for name in HOOKS] + [(self.shared, f"_global{name}") for name in HOOKS]
+        self.empty = [own[name] for own, name in (*held, *hooks) if not own[name]]
+        # By name: those that hold something, whose they are, and how much.
+        self.filled = {name: [own for own, n in held if n == name and own[name]] for name in HELD}
+        self.dicts = {name: [own[name] for own in of] for name, of in self.filled.items()}
+        self.sizes = {name: list(map(len, dicts)) for name, dicts in self.dicts.items()}
+        self.inside = self.dicts["_modules"]
+        self.names, self.values = list(_each(self.inside)), self._values()
+        self.hooks = [(own, name, own[name], list(own[name].items())) for own, name in hooks if own[name]]
 
-    def _own(self) -> Iterator[Any]:
-        return itertools.chain(_each(map(_parts, self.vars)), _shared(self.shared))
+    def _parts(self) -> list[tuple[Any, ...]]:
+        return [*map(_parts, self.vars), _shared(self.shared)]
 
-    def _values(self) -> Iterator[Any]:
-        return _each(map(_values, self.filled))
+    def _values(self) -> list[Any]:
+        return list(_each(held.values() for held in self.inside))
 
     def changed(self) -> str:
         """What is no longer as it was; '' if nothing."""
-        if not all(map(operator.is_, self._own(), self.own)):
-            if [own["training"] for own in self.vars] != self.own[: len(self.vars) * len(PARTS) : len(PARTS)]:
-                return "training or evaluation of a module"
-            return "what a module holds, or hooks"
-        if any(self.empty) or list(map(len, self.filled)) != self.sizes:
-            return "what a module holds, or hooks"
-        if list(_each(self.filled)) != self.names or not all(map(operator.is_, self._values(), self.values)):
-            return "another tensor or module inside of one"
-        if any(list(each.items()) != before for each, before in self.hooks):
+        for name, dicts in self.dicts.items():
+            if not all(map(operator.is_, map(operator.itemgetter(name), self.filled[name]), dicts)) or list(map(len, dicts)) != self.sizes[name]:
+                return "what a module holds"
+        for held, name, tensor in self.tensors:
+            if held.get(name) is not tensor:
+                return f"another tensor as '{name}'"
+        if list(_each(self.inside)) != self.names or not all(map(operator.is_, self._values(), self.values)):
+            return "another module inside of one"
+        if any(own[name] is not held or list(held.items()) != before for own, name, held, before in self.hooks):
             return "hooks"
+        # What is left are empty dicts, and what the program may have put in the place of one. A dict is equal to itself without a look
+        # into it, so only those in a place of another are compared by what they hold.
+        if any(self.empty) or self._parts() != self.parts:
+            return "training or evaluation of a module, what a module holds, or hooks"
         return ""
 
     def places(self) -> Iterator[tuple[str, Any, Any]]:
