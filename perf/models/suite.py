@@ -128,7 +128,6 @@ class Suite:
     def process(self, variant: str, threads: str) -> Group:
         environment = [
             f"PYTHONPATH={self.args.build}/python",
-            "OMP_WAIT_POLICY=passive",
             "TORCHINDUCTOR_COMPILE_THREADS=1",
         ]
         return Group(Path("/usr/bin/env"), [
