@@ -147,8 +147,8 @@ check_thread_safety() {
 check_build() { build_tested; }
 
 # tree NAME [CMake options]: configures and builds build-check/NAME.
-# Several sources at a time, for half of a compiler's work is the standard's headers. (In the tree of the tests each stands
-# alone, and so shows what it lacks.)
+# Several sources at a time, for half of a compiler's work is the standard's headers. (In the tree of the tests those of the library
+# stand alone, and so show what they lack.)
 tree() {
   local name=$1
   shift
@@ -167,20 +167,22 @@ check_warnings_gcc() {
   fi
 }
 
-# The tests of the other folders are built by the sanitizers, whose trees have the same compiler and the same warnings.
+# The tests of the other folders are built by the sanitizers, whose trees have the same compiler and the same warnings; the benchmarks
+# by GCC alone.
 check_warnings_clang() {
   need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" && python_ready || return $NOT_RUN
   tree clang -DENGINE_BUILD_TESTS=ON "-DENGINE_TEST_FOLDERS=conformance;gpu_counters;checker" \
     "${CLANG[@]}" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG= -DENGINE_WERROR=ON \
-    -DENGINE_BUILD_PYTHON=ON -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" -DENGINE_BUILD_PERF=ON
+    -DENGINE_BUILD_PYTHON=ON -DPython_EXECUTABLE="$PWD/$VENV_PYTHON"
 }
 
-# sanitizer_tree NAME SANITIZER FLAGS [CMake options]: builds what runs under a sanitizer.
+# sanitizer_tree NAME SANITIZER FLAGS [CMake options]: builds what runs under a sanitizer. Not optimized: the compiler would take three times
+# as long, and the tests little less.
 sanitizer_tree() {
   local name=$1 sanitizer=$2 flags=$3
   shift 3
   tree "$name" -DENGINE_BUILD_TESTS=ON "${CLANG[@]}" -DENGINE_WERROR=ON -DENGINE_SANITIZE="$sanitizer" \
-    -DCMAKE_BUILD_TYPE=RelWithDebInfo '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -gline-tables-only -DNDEBUG' \
+    -DCMAKE_BUILD_TYPE=RelWithDebInfo '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -gline-tables-only -DNDEBUG' \
     -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_C_FLAGS="$flags" \
     -DCMAKE_EXE_LINKER_FLAGS=-fsanitize-link-c++-runtime -DCMAKE_C_STANDARD_LIBRARIES=-lstdc++ \
     "-DENGINE_TEST_FOLDERS=engine;device;plan;bulk;costmodel;stage;stress;oracle;c_api;mxnet" "$@"  # the linker options: for programs in C

@@ -18,12 +18,19 @@ def calm():
 
 @pytest.fixture
 def forced(monkeypatch):
-    """forced(mode): all that is compiled from now on runs in this mode."""
+    """forced(mode): all that is compiled from now on runs in this mode; what was compiled since the first call of it changes to it, too."""
     from engine.torch.modes import Choice
 
-    made = Choice.__post_init__
+    made, choices = Choice.__post_init__, []
 
     def force(mode):
-        monkeypatch.setattr(Choice, "__post_init__", lambda self: (made(self), self.hold(mode)))
+        def hold_at_once(self):
+            made(self)
+            self.hold(mode)
+            choices.append(self)
+
+        monkeypatch.setattr(Choice, "__post_init__", hold_at_once)
+        for choice in choices:
+            choice.hold(mode)
 
     return force

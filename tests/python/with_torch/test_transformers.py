@@ -28,27 +28,27 @@ def ids():
     return torch.randint(2, 99, (2, 12))
 
 
-def bert():
-    config = transformers.BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+def bert(layers=2):
+    config = transformers.BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=layers, num_attention_heads=2,
                                      intermediate_size=64, max_position_embeddings=32)  # fmt: skip
     return transformers.BertModel(config), lambda model, given: model(input_ids=given).last_hidden_state, ids
 
 
-def gpt2():
-    config = transformers.GPT2Config(vocab_size=99, n_embd=32, n_layer=2, n_head=2, n_positions=32, bos_token_id=0,
+def gpt2(layers=2):
+    config = transformers.GPT2Config(vocab_size=99, n_embd=32, n_layer=layers, n_head=2, n_positions=32, bos_token_id=0,
                                      eos_token_id=0, use_cache=False)  # fmt: skip
     return transformers.GPT2LMHeadModel(config), lambda model, given: model(input_ids=given, labels=given).loss, ids
 
 
-def t5():
-    config = transformers.T5Config(vocab_size=99, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2,
+def t5(layers=2):
+    config = transformers.T5Config(vocab_size=99, d_model=32, d_kv=16, d_ff=64, num_layers=layers, num_heads=2,
                                    decoder_start_token_id=0, use_cache=False)  # fmt: skip
     model = transformers.T5ForConditionalGeneration(config)
     return model, lambda model, given: model(input_ids=given, labels=given).loss, ids
 
 
-def vit():
-    config = transformers.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32,
+def vit(layers=2):
+    config = transformers.ViTConfig(hidden_size=32, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=64, image_size=32,
                                     patch_size=8, num_labels=5, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)  # fmt: skip
     return transformers.ViTForImageClassification(config), lambda model, given: model(pixel_values=given).logits, lambda: torch.randn(2, 3, 32, 32)
 
@@ -62,22 +62,19 @@ def silent():
 
 
 @MODELS
-@pytest.mark.parametrize("mode", MODES)
-def test_outputs_gradients_and_random_numbers_are_eagers(forced, make, mode):
-    forced(mode)
+def test_outputs_gradients_and_random_numbers_are_eagers(forced, make):
     model, call, inputs = make()
-    check(Called(model.train(), call), inputs())
+    check(Called(model.train(), call), inputs(), steps=3 * len(MODES), before=lambda step: forced(MODES[step // 3]))
 
 
 @MODELS
-@pytest.mark.parametrize("mode", MODES)
-def test_whole_steps_are_eagers(forced, make, mode):
-    forced(mode)
+def test_whole_steps_are_eagers(forced, make):
     model, call, inputs = make()
     pairs = [Called(m.train(), call) for m in (model, copy.deepcopy(model))]
     ours, theirs = (training(m, AdamW(m.parameters(), lr=1e-3)) for m in pairs)
     ours = engine.torch.compile_step(ours, options=OPTIONS)
-    for i in range(4):
+    for i in range(4 * len(MODES)):
+        forced(MODES[i // 4])
         given, losses = inputs(), []
         for step in (ours, theirs):
             torch.manual_seed(i)
@@ -102,7 +99,7 @@ def trained(run, model, batches):
 def test_autocast_casts_as_torchs_own_graphs_do(forced, make):
     """Outputs are eager's. Gradients are those of AOTAutograd, which adds up in other types than eager does."""
     forced("workers")
-    model, call, inputs = make()
+    model, call, inputs = make(layers=1)
 
     def under(model, given):
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -118,7 +115,7 @@ def test_autocast_casts_as_torchs_own_graphs_do(forced, make):
 @MODELS
 def test_batches_of_other_sizes_need_no_more_graphs_than_torch_makes(forced, make):
     forced("workers")
-    model, call, inputs = make()
+    model, call, inputs = make(layers=1)  # each layer is traced anew for each size
     ours, graphs, eager = (Called(copy.deepcopy(model).train(), call) for _ in range(3))
     batches = [torch.cat([inputs() for _ in range(sizes)]) for sizes in (1, 2, 3, 4, 3)]
 
