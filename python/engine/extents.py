@@ -146,9 +146,10 @@ def objects_in(item: Any) -> list[Any] | None:
     numpy = loaded("numpy", "ndarray")
     if numpy is None or not isinstance(item, numpy.ndarray) or not item.dtype.hasobject:
         return None
-    if item.dtype.names is None:
+    if item.dtype.kind == "O":
         return list(item.flat)
-    return [each for name in item.dtype.names for each in objects_in(item[name]) or ()]
+    names = item.dtype.names  # None: texts of any length say that they have objects, too
+    return names and [each for name in names for each in objects_in(item[name]) or ()]
 
 
 def leaves(item: Any, seen: set[int], changing: list[Extent] | None = None) -> Iterator[Any]:

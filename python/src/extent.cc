@@ -2,9 +2,11 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string_view.h>
 
 #include <cstring>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -96,10 +98,13 @@ bool HoldsObjects(PyObject* array) {
     return plain[(reinterpret_cast<uintptr_t>(dtype) >> 5) % 16];
   };
   if (const ArrayFields* const fields = FieldsOf(array); fields && fields->dtype == place(fields->dtype)) return false;
-  nb::object dtype = nb::steal(PyObject_GetAttrString(array, "dtype")), holds;
+  nb::object dtype = nb::steal(PyObject_GetAttrString(array, "dtype")), holds, kind;
   if (dtype.is_valid()) holds = nb::steal(PyObject_GetAttrString(dtype.ptr(), "hasobject"));
-  if (!holds.is_valid()) PyErr_Clear();
-  if (holds.ptr() == Py_True) return true;
+  if (holds.ptr() == Py_True) kind = nb::steal(PyObject_GetAttrString(dtype.ptr(), "kind"));
+  PyErr_Clear();
+  // Those of other kinds that say so, such as texts of any length, have memory that is nobody else's.
+  if (kind.is_valid() && (nb::cast<std::string_view>(kind) == "O" || nb::cast<std::string_view>(kind) == "V"))
+    return true;
   if (dtype.is_valid()) Py_XDECREF(std::exchange(place(dtype.ptr()), dtype.inc_ref().ptr()));
   return false;
 }

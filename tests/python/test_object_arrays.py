@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import engine
-from engine import alias
+from engine import alias, extents
 
 PAIRS = np.dtype([("number", int), ("object", object)])
 
@@ -142,3 +142,11 @@ def test_one_of_an_arrays_structures_is_memory_of_the_array():
     for made in (engine.op(lambda array: array[0])(value), engine.op(lambda: array[0])()):
         made.get()["x"] = 7
         assert type(made.get()) is np.void and array["x"].tolist() == [0, 0]
+
+
+@pytest.mark.skipif(not hasattr(getattr(np, "dtypes", None), "StringDType"), reason="this NumPy has no texts of any length")
+def test_arrays_of_texts_of_any_length_have_no_objects():
+    words = np.array(["a", "b" * 100], np.dtypes.StringDType())
+    assert extents.objects_in(words) is None and engine.op(lambda a: a[1:])(words).get().tolist() == ["b" * 100]
+    v = engine.value(words)
+    assert engine.value(words[:1]).var == v.var
