@@ -328,7 +328,7 @@ class Hybrid(Generic[P, R]):
             raise UsageError(f"hybridize: {self._title(place)} is not the Value that it was when it was recorded, and the "
                              "function changes it in place; give the same Value in each call, or the data instead of a "
                              "Value") from None  # fmt: skip
-        except (TypeError, ValueError, AttributeError) as error:
+        except Exception as error:
             if (refusal := unreadable(error, self._guess)) is None:
                 raise
             raise refusal from error

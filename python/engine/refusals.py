@@ -93,6 +93,11 @@ def unreadable(error: Exception, guess: bool) -> Unreadable | None:
     """
     if isinstance(error, UsageError):
         return None
+    before = error.__cause__ or error.__context__  # NumPy puts an error of its own in the place of a refusal
+    if isinstance(before, Unreadable):
+        return Unreadable(*before.args)
+    if not isinstance(error, (TypeError, ValueError, AttributeError)):
+        return None
     line, last = "", error.__traceback__
     while last is not None:
         if is_the_users(last.tb_frame):
