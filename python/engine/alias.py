@@ -8,7 +8,7 @@ What this costs a call: nothing for numbers, texts and None; for an array, or a 
 call knows, a look at its reference counts and an entry in a list (python/src/memory.cc, which is looked through only when somebody
 asks what lies at an address); for all else, 5 to 20 us in ``unshared``, and the copy. An op that updates a container looks at each part
 of it that may have memory, in less than 0.1 us, if another argument may have some (python/src/op_stored.cc). A recorded function that changes a raw argument
-in place, and has another argument, compares the two in each call, and does not take the short way (python/src/replay.cc).
+in place compares it with each other one in each call: arrays and numbers in 0.1 us (python/src/replay.cc), all else in 5 to 20 us.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import deque
 from typing import Any, Callable
 
 from . import _core
-from .containers import mapped
+from .containers import mapped, put_objects
 from .extents import PLAIN, Extent, extents, fixed, leaves, loaded, memory_of, objects_in, overlap
 
 
@@ -66,11 +66,10 @@ def _may_change(kind: type) -> bool:
 
 
 def _remade(item: Any, change: Callable[[Any], Any]) -> Any:
-    """As ``mapped``, and also for sets, deques and arrays of objects: the container with ``change(part)`` for each part, or itself."""
+    """As ``mapped``, and also for sets and deques: the container with ``change(part)`` for each part, or itself."""
     kind = type(item)
     if not issubclass(kind, (set, frozenset, deque)):
-        objects = objects_in(item)
-        return mapped(item, change) if objects is None else _array_of(item, objects, [change(part) for part in objects])
+        return mapped(item, change)
     old = list(item)
     new = [change(part) for part in old]
     if all(one is other for one, other in zip(new, old)):
@@ -80,19 +79,6 @@ def _remade(item: Any, change: Callable[[Any], Any]) -> Any:
     made = copy.copy(item)  # which keeps its bound
     made.clear()
     made.extend(new)
-    return made
-
-
-def _array_of(array: Any, old: list[Any], new: list[Any]) -> Any:
-    """The array, or one of its kind with the new objects."""
-    import numpy
-
-    if all(one is other for one, other in zip(new, old)):
-        return array
-    made = array.copy()
-    places = made.reshape(1) if made.ndim == 0 else made  # one item of an array of no dimensions cannot be set as it is
-    for place, part in zip(numpy.ndindex(places.shape), new):
-        places[place] = part
     return made
 
 
@@ -230,6 +216,8 @@ def separated(parts: list[tuple[Any, Any, Any]], arguments: list[Any]) -> None:
             container.add(made)
         elif isinstance(container, (list, dict, deque)):
             container[key] = made
+        elif objects_in(container) is not None:
+            put_objects(container, [(key, made)])
         else:
             object.__setattr__(container, key, made)
 
@@ -243,7 +231,7 @@ def _copies(kind: type) -> bool:
     return (
         issubclass(kind, (bytearray, memoryview))
         or kind.__module__ == "array"
-        or numpy is not None and issubclass(kind, numpy.ndarray)
+        or numpy is not None and issubclass(kind, (numpy.ndarray, numpy.void))
         or torch is not None and issubclass(kind, (torch.Tensor, torch.UntypedStorage, torch.TypedStorage))
     )  # fmt: skip
 
@@ -280,7 +268,8 @@ def _is_kept(item: Any) -> bool:
     while True:
         if torch is not None and isinstance(item, torch.Tensor):
             return _is_kept_storage(item, torch)
-        name = "obj" if isinstance(item, memoryview) else "base" if numpy is not None and isinstance(item, numpy.ndarray) else ""
+        of_numpy = numpy is not None and isinstance(item, (numpy.ndarray, numpy.void))
+        name = "obj" if isinstance(item, memoryview) else "base" if of_numpy else ""
         if not name:
             return False
         base, references = _base_of(item, name)

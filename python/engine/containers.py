@@ -1,7 +1,7 @@
 """Containers: Values inside of arguments and results, which may be nested.
 
-Lists, tuples, dicts, deques, what derives from them (namedtuples, OrderedDicts), slices and dataclasses are looked into. A container
-without Values is passed on as it is, and not copied. Sets, and Values in keys of dicts, are refused, because replacing them may
+Lists, tuples, dicts, deques, what derives from them (namedtuples, OrderedDicts), slices, dataclasses and NumPy's arrays of objects are
+looked into. A container without Values is passed on as it is, and not copied. Sets, and Values in keys of dicts, are refused, because replacing them may
 merge them.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 from .errors import UsageError
+from .extents import objects_in
 from .values import Value
 
 
@@ -76,7 +77,32 @@ def mapped(item: Any, change: Callable[[Any], Any]) -> Any:
         for name in fields:
             object.__setattr__(made, name, new[name])
         return made
-    return item
+    return item if (objects := objects_in(item)) is None else _mapped_array(item, objects, change)
+
+
+def _mapped_array(array: Any, objects: list[Any], change: Callable[[Any], Any]) -> Any:
+    if array.dtype.names is None:
+        items = [change(each) for each in objects]
+        changed = any(new is not old for new, old in zip(items, objects))
+        return put_objects(array.copy(), enumerate(items)) if changed else array
+    fields = {name: array[name] for name in array.dtype.names if array.dtype[name].hasobject}
+    new = {name: mapped(field, change) for name, field in fields.items()}
+    if all(new[name] is fields[name] for name in fields):
+        return array
+    made = array.copy()
+    for name in fields:
+        made[name] = new[name]
+    return made
+
+
+def put_objects(array: Any, objects: Iterable[tuple[int, Any]]) -> Any:
+    """Puts objects into an array of them, which it returns: each at its number in the order of the indices."""
+    import numpy
+
+    places = array.reshape(1) if array.ndim == 0 else array  # one item of an array of no dimensions cannot be set as it is
+    for at, item in objects:
+        places[numpy.unravel_index(at, places.shape)] = item
+    return array
 
 
 def found_in(item: Any) -> list[Value[Any]]:
@@ -132,8 +158,10 @@ def spread(item: Any) -> tuple[list[Any], Any, tuple[Any, ...]]:
         if isinstance(each, (list, tuple, dict)) and not each:
             shape[at] = type(each)
             return each
-        if not isinstance(each, Value) and (placed := mapped(each, take)) is not each:
-            shape[at] = (type(each), tuple(each) if isinstance(each, dict) else len(shape) - at)
+        objects = objects_in(each)  # there may be a million of texts, so they are looked at only if there are Values, too
+        if not isinstance(each, Value) and (objects is None or found_in(objects)) and (placed := mapped(each, take)) is not each:
+            says = tuple(each) if isinstance(each, dict) else each.shape if objects else None
+            shape[at] = (type(each), says, len(shape) - at)
             return placed
         held.append(each)
         return Place(len(held) - 1)

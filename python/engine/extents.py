@@ -47,7 +47,7 @@ def fixed(item: Any) -> bool:
         return kind.__name__ != "DeviceArray"
     numpy, torch = loaded("numpy", "ndarray"), loaded("torch", "Tensor")
     if numpy is not None and isinstance(item, (numpy.generic, numpy.dtype, numpy.ufunc)):
-        return True
+        return not isinstance(item, numpy.void)
     return torch is not None and isinstance(item, (torch.dtype, torch.device, torch.layout, torch.memory_format))
 
 
@@ -63,8 +63,9 @@ def extents(item: Any) -> list[Extent] | None:
         found = [("host", *(_core._bounds(item) or _bounds_by_numpy(item)))]
         mask = None if kind is numpy.ndarray else getattr(item, "_mask", None)  # of a masked array
         return found + (extents(mask) or []) if isinstance(mask, numpy.ndarray) else found
-    if numpy is not None and isinstance(item, numpy.generic):
-        return None  # a number, which never changes; what it says is the address of a copy
+    if numpy is not None and isinstance(item, numpy.generic):  # a number, which never changes: what it says is the address of a copy
+        bounds = _core._bounds(item) if isinstance(item, numpy.void) else None  # or one of an array's structures, in its place there
+        return bounds and [("host", *bounds)]
     if torch is not None and isinstance(item, torch.Tensor):
         return _of_tensor(item, torch)
     if torch is not None and isinstance(item, (torch.UntypedStorage, torch.TypedStorage)):
@@ -141,9 +142,14 @@ def _bounds_by_numpy(array: Any) -> tuple[int, int]:
 
 
 def objects_in(item: Any) -> list[Any] | None:
-    """The items of an array of objects; None: it is none."""
+    """The objects in an array of objects, or of structures with some; None: it is none."""
     numpy = loaded("numpy", "ndarray")
-    return list(item.flat) if numpy is not None and isinstance(item, numpy.ndarray) and item.dtype == object else None
+    if numpy is None or not isinstance(item, numpy.ndarray) or not item.dtype.hasobject:
+        return None
+    if item.dtype.kind == "O":
+        return list(item.flat)
+    names = item.dtype.names  # None: texts of any length say that they have objects, too
+    return names and [each for name in names for each in objects_in(item[name]) or ()]
 
 
 def leaves(item: Any, seen: set[int], changing: list[Extent] | None = None) -> Iterator[Any]:

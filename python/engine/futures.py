@@ -23,13 +23,16 @@ T = TypeVar("T")
 
 def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> Iterator[Value[T]]:
     """Yields the Values as their ops end, failed or not; each once. TimeoutError ``timeout`` seconds after the call.
-    UsageError while a function is recorded.
+    TypeError for what is no Value. UsageError while a function is recorded.
 
     ``for v in engine.as_completed(map(load, names)): use(v.get())``
     """
     refuse_while_recording("as_completed asks what has ended", "Call it outside, with the results")
     deadline = None if timeout is None else time.monotonic() + timeout
     given = dict.fromkeys(values)
+    for value in given:
+        if not isinstance(value, Value):
+            raise TypeError(f"as_completed: one of the values is a {type(value).__name__}; Values are expected, as calls of ops return them")
     there = [value for value in given if value.done()]
     pending = dict.fromkeys(value for value in given if value not in set(there))
     # Nobody else runs the ops of an engine without workers, so the loop does, as ``get`` would.

@@ -55,6 +55,7 @@ class Known(NamedTuple):
     states: tuple[Value[Any] | None, ...]  # by argument
     values: tuple[bool, ...]  # whether the argument may be a Value
     links: tuple[Link, ...]  # of the recording; none if nothing is checked
+    overwritten: tuple[int, ...]  # arguments that are changed in place, and must share no memory with others; the same
 
 
 class Hybrid(Generic[P, R]):
@@ -249,8 +250,6 @@ class Hybrid(Generic[P, R]):
         """Calls like this one take the short way from now on, or no call does."""
         with self._lock:  # as _make: which Values are state must not change meanwhile
             special = bool(key is not None or self._names or recording.passed or recording.shared)
-            if not self._static_shape and self._places > 1:  # an argument that is changed in place must be no other one, too
-                special = special or bool(recording.overwritten - recording.state.keys())
             if special or self._recordings.get(None) is not recording:
                 self._known = None
                 return
@@ -258,7 +257,8 @@ class Hybrid(Generic[P, R]):
             self._known = Known(
                 recording.plan, recording.returned, tuple(recording.types), tuple(recording.state.get(place) for place in places),
                 tuple(place not in recording.overwritten and not self._states for place in places),
-                () if self._static_shape else recording.links)  # fmt: skip
+                () if self._static_shape else recording.links,
+                () if self._static_shape else tuple(recording.overwritten - recording.state.keys()))  # fmt: skip
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Which recording such arguments need."""
@@ -328,7 +328,7 @@ class Hybrid(Generic[P, R]):
             raise UsageError(f"hybridize: {self._title(place)} is not the Value that it was when it was recorded, and the "
                              "function changes it in place; give the same Value in each call, or the data instead of a "
                              "Value") from None  # fmt: skip
-        except (TypeError, ValueError, AttributeError) as error:
+        except Exception as error:
             if (refusal := unreadable(error, self._guess)) is None:
                 raise
             raise refusal from error

@@ -34,7 +34,7 @@ def refuse_hidden(item: Any, holder: str, levels: int = 2) -> None:
     ``levels``: how many objects in objects are looked into."""
     if any(True for _ in _hidden(item, levels)):
         raise Unreadable(f"{holder} has a {type(item).__name__} with a recorded value inside, at {where()}, and no replay would put "
-                         "data there: give the value itself, or a list, tuple, dict, deque, slice or dataclass of it, or use "
+                         "data there: give the value itself, or a list, tuple, dict, deque, slice, dataclass or array of objects with it, or use "
                          f"{EAGERLY}")  # fmt: skip
 
 
@@ -69,8 +69,6 @@ def _hidden(item: Any, levels: int) -> Iterator[Traced]:
         parts += [item.func, item.args, item.keywords]
     elif _is_iterator(kind) or kind in _VIEWS:
         parts += gc.get_referents(item)
-    elif kind.__module__ == "numpy" and getattr(getattr(item, "dtype", None), "kind", None) == "O":
-        parts += item.ravel().tolist()
     elif issubclass(kind, _core.OpBase):
         parts.append(item._fn)
     elif not hasattr(kind, "__dataclass_fields__") and type(attributes := getattr(item, "__dict__", None)) is dict:
@@ -94,6 +92,11 @@ def unreadable(error: Exception, guess: bool) -> Unreadable | None:
     for a line that has a recorded value at hand.
     """
     if isinstance(error, UsageError):
+        return None
+    before = error.__cause__ or error.__context__  # NumPy puts an error of its own in the place of a refusal
+    if isinstance(before, Unreadable):
+        return Unreadable(*before.args)
+    if not isinstance(error, (TypeError, ValueError, AttributeError)):
         return None
     line, last = "", error.__traceback__
     while last is not None:

@@ -70,7 +70,7 @@ class _Compiler:
             if hasattr(node, "_fields"):
                 return lambda raw, fed: kind(*[part(raw, fed) for part in items])
             return lambda raw, fed: kind([part(raw, fed) for part in items])
-        if hasattr(node, "__iter__") and not isinstance(node, (str, bytes)):
+        if getattr(node, "__iter__", None) is not None and not isinstance(node, (str, bytes)):
             at = self._iterator(node, path)
             return lambda raw, fed: raw[at]
         if isinstance(node, Hybrid):

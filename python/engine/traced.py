@@ -15,6 +15,7 @@ from .errors import Unreadable
 from .values import Value
 
 _PACKAGE = str(pathlib.Path(__file__).parent) + os.sep
+_STANDARD = os.path.dirname(os.__file__) + os.sep
 EAGERLY = "hybridize(..., fallback=\"eager\")"
 _DECIDE = ("the answer would be part of every replay. Decide in an op (numpy.where), give what decides as an argument that is "
            f"a bool or None, or use {EAGERLY}")  # fmt: skip
@@ -44,7 +45,11 @@ def _is_numpy(frame: Any) -> bool:
 
 
 def is_the_users(frame: Any) -> bool:
-    return not (frame.f_code.co_filename.startswith(_PACKAGE) or _is_numpy(frame))
+    """Whether it is the program's own: not of the engine, NumPy, PyTorch or Python's library, which may read for the program."""
+    path = frame.f_code.co_filename
+    if path.startswith(_STANDARD) and f"-packages{os.sep}" not in path:
+        return False
+    return not path.startswith((_PACKAGE, "<frozen ")) and _library(frame) not in ("numpy", "torch")
 
 
 def _refuse(called: str, how: str, instead: str = _DECIDE) -> NoReturn:

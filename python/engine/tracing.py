@@ -29,11 +29,20 @@ class Trace(_core.TraceBlock):
 
     def __init__(self, path: str | os.PathLike[str] | None = None, engine: _core.Engine | None = None) -> None:
         super().__init__(engine, self._yields)
-        self.path, self.data = path, model.TraceData("trace", [], [], [], 0.0)
+        self.path, self._json = path, ""
+        self._data = model.TraceData("trace", [], [], [], 0.0)
 
     if TYPE_CHECKING:
 
         def __enter__(self) -> Trace: ...
+
+    @property
+    def data(self) -> model.TraceData:
+        """All that was recorded. It is read when it is asked for, which takes longer than the recording."""
+        if json := self._json:
+            self._data = model.parse(json, "trace" if self.path is None else pathlib.Path(self.path).name)
+            self._json = ""
+        return self._data
 
     @property
     def events(self) -> list[TraceEvent]:
@@ -47,7 +56,7 @@ class Trace(_core.TraceBlock):
 
     def _ended(self, json: str) -> None:
         """The extension calls it when the trace has ended, with what was recorded, in Chrome's format."""
-        self.data = model.parse(json, "trace" if self.path is None else pathlib.Path(self.path).name)
+        self._json = json
         if self.path is not None:
             pathlib.Path(self.path).write_text(json, encoding="utf-8")
 

@@ -32,7 +32,7 @@ MISSING = _Missing()
 class Value(_core.ValueBase, Generic[T]):
     """Some data and the Var that orders the ops on it. Made by ``engine.value`` and by calling an ``engine.op``.
 
-    ``get()``, ``np.asarray(v)``, ``await v``, and ``bool``, ``len``, ``int`` and ``float`` of it wait for the ops called so far that change it, and raise what these
+    ``get()``, ``np.asarray(v)``, ``await v``, and ``bool``, ``len``, ``int``, ``float`` and ``f"{v:.3f}"`` of it wait for the ops called so far that change it, and raise what these
     raised. They return the data itself and not a copy, so an op that is called later may still change it in place.
     Operators, indexing and functions that take a Value make ops: ``(x + y)[0]`` is a Value. ``==`` compares Values and
     not data, so that they can be keys. Any thread may use a Value. One that shares memory with others is waited for with
@@ -140,6 +140,9 @@ class Value(_core.ValueBase, Generic[T]):
 
     def __float__(self) -> float:
         return float(self.get())  # type: ignore[arg-type]
+
+    def __format__(self, spec: str) -> str:
+        return format(self.get(), spec) if spec else str(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy as np

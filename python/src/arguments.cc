@@ -1,5 +1,6 @@
 #include "arguments.h"
 
+#include "extent.h"
 #include "failure.h"
 #include "value.h"
 
@@ -27,9 +28,9 @@ bool IsDeque(PyTypeObject* type) {
   return PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(deque));
 }
 
-// Lists, tuples and dicts are looked into here. What derives from them, sets, deques, dataclasses, and slices whose ends are not
+// Lists, tuples, dicts and arrays of objects are looked into here. What derives from them, sets, deques, dataclasses, and slices whose ends are not
 // plain, are kOther: containers.py looks into them.
-enum class PartKind { kPlain, kValue, kList, kDict, kOther };
+enum class PartKind { kPlain, kValue, kList, kDict, kObjects, kOther };
 PartKind KindOf(PyObject* object) {
   PyTypeObject* const type = Py_TYPE(object);
   if (type == value_class) return PartKind::kValue;
@@ -52,6 +53,7 @@ PartKind KindOf(PyObject* object) {
   static PyTypeObject* plain[64] = {};
   PyTypeObject*& known = plain[(reinterpret_cast<uintptr_t>(type) >> 6) % 64];
   if (known == type) return PartKind::kPlain;
+  if (DerivesFromNdarray(type)) return HoldsObjects(object) ? PartKind::kObjects : PartKind::kPlain;
   static PyObject* const fields = PyUnicode_InternFromString("__dataclass_fields__");
   PyObject* has = PyObject_GetAttr(reinterpret_cast<PyObject*>(type), fields);
   if (has) {
@@ -85,11 +87,13 @@ bool Collect(PyObject* object, Found* found) {
       bool any = false;
       const Level level(" while Values were looked for");
       const PyTypeObject* plain = nullptr;  // most long lists have items of one type, which is looked at once
+      bool arrays = false;                  // of which each may have objects
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
         PyObject* const item = PySequence_Fast_GET_ITEM(object, i);
-        if (Py_TYPE(item) == plain) continue;
+        if (Py_TYPE(item) == plain && !(arrays && HoldsObjects(item))) continue;
         if (KindOf(item) == PartKind::kPlain) {
           plain = Py_TYPE(item);
+          arrays = DerivesFromNdarray(plain);
         } else {
           any |= Collect(item, found);
         }
@@ -104,6 +108,14 @@ bool Collect(PyObject* object, Found* found) {
         if (KindOf(key) != PartKind::kPlain) RefuseKey(key);
         any |= Collect(item, found);
       }
+      return any;
+    }
+    case PartKind::kObjects: {
+      const Level level(" while Values were looked for");
+      std::vector<PyObject*> objects;
+      if (!ObjectsIn(object, &objects)) break;
+      bool any = false;
+      for (PyObject* item : objects) any |= Collect(item, found);
       return any;
     }
     case PartKind::kOther: break;
@@ -141,6 +153,7 @@ nb::object FilledHere(PyObject* item) {
     case PartKind::kPlain: return nb::borrow(item);
     case PartKind::kValue: return nb::steal(DataOf(AsValue(item)));
     case PartKind::kOther: return {};
+    case PartKind::kObjects: return HoldsValues(item) ? nb::object() : nb::borrow(item);
     case PartKind::kList: {
       const Level level(" while Values were replaced");
       const Py_ssize_t size = PySequence_Fast_GET_SIZE(item);

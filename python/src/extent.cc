@@ -2,10 +2,13 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string_view.h>
 
 #include <cstring>
 #include <optional>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "bindings.h"
 
@@ -19,6 +22,36 @@ std::optional<std::pair<uintptr_t, uintptr_t>> BoundsOf(nb::handle data) {
   Extent found;
   if (!ExtentOf(data.ptr(), &found)) return {};
   return std::pair(found.low, found.high);
+}
+
+// The beginning of an ndarray, as NumPy's headers compile it into every extension that uses them. Its attributes are read here, because
+// the look-up of a name costs as much as all else that is looked at between two small nodes.
+struct ArrayFields {
+  PyObject ob_base;
+  char* data;
+  int dimensions;
+  Py_ssize_t *shape, *strides;
+  PyObject *base, *dtype;
+};
+const ArrayFields* FieldsOf(PyObject* array) {
+  const auto* const fields = reinterpret_cast<const ArrayFields*>(array);
+  static const bool known = [&] {  // a NumPy to come might hide them
+    const bool may_be = Py_TYPE(array)->tp_basicsize >= static_cast<Py_ssize_t>(sizeof(ArrayFields));
+    nb::object dtype = nb::steal(PyObject_GetAttrString(array, "dtype"));
+    if (!dtype.is_valid()) PyErr_Clear();
+    return may_be && dtype.is_valid() && dtype.ptr() == fields->dtype;
+  }();
+  return known ? fields : nullptr;
+}
+
+void AddObjects(const Py_buffer& view, char* at, int dimension, std::vector<PyObject*>* objects) {
+  if (dimension == view.ndim) {
+    PyObject* const object = *reinterpret_cast<PyObject**>(at);
+    objects->push_back(object ? object : Py_None);
+    return;
+  }
+  for (Py_ssize_t i = 0; i < view.shape[dimension]; ++i, at += view.strides[dimension])
+    AddObjects(view, at, dimension + 1, objects);
 }
 
 }  // namespace
@@ -46,6 +79,46 @@ bool IsNdarray(const PyTypeObject* type) {
   if (std::strcmp(type->tp_name, "numpy.ndarray") != 0) return false;
   known = type;
   return true;
+}
+
+bool DerivesFromNdarray(const PyTypeObject* type) {
+  while (type && !IsNdarray(type)) type = type->tp_base;
+  return type;
+}
+
+PyObject* BaseOf(PyObject* array) {
+  const ArrayFields* const fields = FieldsOf(array);
+  if (!fields) return PyObject_GetAttrString(array, "base");
+  return Py_NewRef(fields->base ? fields->base : Py_None);
+}
+
+bool HoldsObjects(PyObject* array) {
+  static PyObject* plain[16] = {};  // types of items without objects; a program has few
+  const auto place = [](PyObject* dtype) -> PyObject*& {
+    return plain[(reinterpret_cast<uintptr_t>(dtype) >> 5) % 16];
+  };
+  if (const ArrayFields* const fields = FieldsOf(array); fields && fields->dtype == place(fields->dtype)) return false;
+  nb::object dtype = nb::steal(PyObject_GetAttrString(array, "dtype")), holds, kind;
+  if (dtype.is_valid()) holds = nb::steal(PyObject_GetAttrString(dtype.ptr(), "hasobject"));
+  if (holds.ptr() == Py_True) kind = nb::steal(PyObject_GetAttrString(dtype.ptr(), "kind"));
+  PyErr_Clear();
+  // Those of other kinds that say so, such as texts of any length, have memory that is nobody else's.
+  if (kind.is_valid() && (nb::cast<std::string_view>(kind) == "O" || nb::cast<std::string_view>(kind) == "V"))
+    return true;
+  if (dtype.is_valid()) Py_XDECREF(std::exchange(place(dtype.ptr()), dtype.inc_ref().ptr()));
+  return false;
+}
+
+bool ObjectsIn(PyObject* array, std::vector<PyObject*>* objects) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(array, &view, PyBUF_FULL_RO) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  const bool known = view.format && std::strcmp(view.format, "O") == 0;
+  if (known) AddObjects(view, static_cast<char*>(view.buf), 0, objects);
+  PyBuffer_Release(&view);
+  return known;
 }
 
 void BindExtent(nb::module_& m) {

@@ -46,11 +46,8 @@ PyObject* memory_of = nullptr;  // engine/alias.py: memory_of(data) -> [(space, 
 
 int SizeOf(const Extent& extent) { return std::bit_width(extent.high - extent.low - 1); }
 
-bool MayHaveMemory(PyObject* data) {
-  PyTypeObject* const type = Py_TYPE(data);
-  return !(type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == &PyBool_Type ||
-           type == &PyBytes_Type || type == &PyComplex_Type || data == Py_None);
-}
+// Whether all that it has lies between its first byte and its last, wherever an op writes in it.
+bool IsPlainArray(PyObject* data) { return IsNdarray(Py_TYPE(data)) && !HoldsObjects(data); }
 
 void Place(ValueObject* value, std::vector<Placed::At> where) {
   std::erase_if(where, [](const Placed::At& at) { return at.extent.low >= at.extent.high; });
@@ -98,7 +95,7 @@ std::vector<Placed::At> Read(nb::handle extents) {
 // Where the data lie. It may run code of Python, which may give the GIL up.
 std::vector<Placed::At> Find(PyObject* data) {
   Extent extent;
-  if (IsNdarray(Py_TYPE(data)) && ExtentOf(data, &extent)) return {{0, extent}};
+  if (IsPlainArray(data) && ExtentOf(data, &extent)) return {{0, extent}};
   nb::object found = nb::steal(PyObject_CallOneArg(memory_of, data));
   if (found.is_valid()) return Read(found);
   PyErr_Clear();
@@ -159,7 +156,7 @@ void Noted(ValueObject* value) {
 }
 
 void Changed(ValueObject* value) {
-  if (value->placed && !(value->data && IsNdarray(Py_TYPE(value->data)))) Noted(value);
+  if (value->placed && !(value->data && IsPlainArray(value->data))) Noted(value);
 }
 
 void Forgotten(ValueObject* value) {

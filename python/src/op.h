@@ -84,9 +84,13 @@ class Stored {
   nanobind::object Run(const OpCore& op, const GivenArguments& given, PyObject* names);
 
  private:
+  struct Part {
+    nanobind::object data;
+    bool inside;  // it is a container, too
+  };
   struct Watched {
     PyObject* container;
-    std::vector<nanobind::object> before;  // what may share memory in it, and in containers in it
+    std::vector<Part> before;  // what may share memory in it, and in containers in it
   };
   void Separate(const GivenArguments& given);
   std::vector<Watched> watched_;

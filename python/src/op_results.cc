@@ -97,18 +97,6 @@ bool Immutable(PyObject* data) {
          !(type->tp_as_mapping && type->tp_as_mapping->mp_ass_subscript) && PyObject_HasAttrString(data, "dtype");
 }
 
-// The attribute `base` of an array: by its getter, because the look-up of the name costs as much as all else that is looked at
-// between two small nodes.
-PyObject* BaseOf(PyObject* array) {
-  static const PyGetSetDef* const getter = [&]() -> const PyGetSetDef* {
-    nb::object found = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(array)), "base"));
-    if (!found.is_valid()) PyErr_Clear();
-    if (!found.is_valid() || !PyObject_TypeCheck(found.ptr(), &PyGetSetDescr_Type)) return nullptr;
-    return reinterpret_cast<PyGetSetDescrObject*>(found.ptr())->d_getset;  // NumPy's class has it for ever
-  }();
-  return getter ? getter->get(array, getter->closure) : PyObject_GetAttrString(array, "base");
-}
-
 // Looks at what a function has returned: whether anybody else has some of it.
 class Results {
  public:
@@ -116,14 +104,18 @@ class Results {
   // for arrays that nobody else knows and views of such, and for containers of these. What others have is noted.
   bool Own(PyObject* data, int depth = 0) {
     PyTypeObject* const type = Py_TYPE(data);
-    if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == &PyBool_Type ||
-        type == &PyBytes_Type || type == &PyComplex_Type || data == Py_None)
-      return true;
+    if (!MayHaveMemory(data)) return true;
     if (Py_REFCNT(data) > 1) return Held(data);
-    if (IsNdarray(type)) return OwnArray(data, data);
+    if (IsNdarray(type) && !HoldsObjects(data)) return OwnArray(data, data);
     if (type == &PyByteArray_Type) return true;
     if (PyMemoryView_Check(data)) return OwnBuffer(data, data);
     if (depth == kDeepest) return false;
+    if (IsNdarray(type)) {
+      std::vector<PyObject*> objects;
+      bool own = ObjectsIn(data, &objects) && OwnArray(data, data);
+      for (PyObject* item : objects) own &= Own(item, depth + 1);
+      return own;
+    }
     bool own = type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type;
     if (type == &PyDict_Type) {
       PyObject* item;

@@ -16,12 +16,6 @@ namespace {
 PyObject* separated = nullptr;
 PyTypeObject* deque = nullptr;  // collections.deque
 
-bool MayShare(PyObject* data) {
-  PyTypeObject* const type = Py_TYPE(data);
-  return !(type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == &PyBool_Type ||
-           type == &PyBytes_Type || type == &PyComplex_Type || data == Py_None);
-}
-
 // A dict with the names of a dataclass's fields, borrowed; null: it is none.
 PyObject* FieldsOf(PyObject* data) {
   static PyObject* const name = PyUnicode_InternFromString("__dataclass_fields__");
@@ -30,8 +24,9 @@ PyObject* FieldsOf(PyObject* data) {
 }
 
 bool IsContainer(PyObject* data) {
-  return !IsNdarray(Py_TYPE(data)) && (PyList_Check(data) || PyTuple_Check(data) || PyDict_Check(data) ||
-                                       PyAnySet_Check(data) || PyObject_TypeCheck(data, deque) || FieldsOf(data));
+  if (DerivesFromNdarray(Py_TYPE(data))) return HoldsObjects(data);
+  return PyList_Check(data) || PyTuple_Check(data) || PyDict_Check(data) || PyAnySet_Check(data) ||
+         PyObject_TypeCheck(data, deque) || FieldsOf(data);
 }
 
 // Where an item stands: `key` is that of a dict or the name of a field, borrowed; null: it is the item `index`.
@@ -50,6 +45,10 @@ void EachItem(PyObject* container, F&& item) {
   } else if (PyDict_Check(container)) {
     PyObject *key, *data;
     for (Py_ssize_t i = 0; PyDict_Next(container, &i, &key, &data);) item(Place{container, key, 0}, data);
+  } else if (DerivesFromNdarray(Py_TYPE(container))) {
+    std::vector<PyObject*> objects;
+    ObjectsIn(container, &objects);
+    for (size_t i = 0; i < objects.size(); ++i) item(Place{container, nullptr, static_cast<Py_ssize_t>(i)}, objects[i]);
   } else if (PyAnySet_Check(container) || PyObject_TypeCheck(container, deque)) {
     nb::object iterator = nb::steal(PyObject_GetIter(container));
     for (Py_ssize_t i = 0; iterator.is_valid(); ++i) {
@@ -74,12 +73,12 @@ void EachItem(PyObject* container, F&& item) {
 
 constexpr int kDeepest = 32;  // of containers in each other; what lies deeper is not looked at
 
-// Calls item(place, data) for what may share memory in the container, and in containers in it if that says true.
+// Calls item(place, data) for all in the container; where it says true, that is a container to be looked into.
 template <class F>
 void Walk(PyObject* container, std::unordered_set<PyObject*>* seen, F&& item, int depth = 0) {
   if (depth == kDeepest || !seen->insert(container).second) return;
   EachItem(container, [&](const Place& place, PyObject* data) {
-    if (MayShare(data) && item(place, data) && IsContainer(data)) Walk(data, seen, item, depth + 1);
+    if (item(place, data)) Walk(data, seen, item, depth + 1);
   });
 }
 
@@ -87,15 +86,16 @@ void Walk(PyObject* container, std::unordered_set<PyObject*>* seen, F&& item, in
 
 void Stored::Watch(const GivenArguments& given, size_t at) {
   PyObject* const container = given.all[at];
-  if (IsNdarray(Py_TYPE(container))) return;
   bool others = false;
-  for (size_t i = 0; i < given.count; ++i) others |= given.all[i] != container && MayShare(given.all[i]);
+  for (size_t i = 0; i < given.count; ++i) others |= given.all[i] != container && MayHaveMemory(given.all[i]);
   if (!others || !IsContainer(container)) return;
   Watched& watched = watched_.emplace_back(Watched{container, {}});
   std::unordered_set<PyObject*> seen;
   Walk(container, &seen, [&](const Place&, PyObject* data) {
-    watched.before.push_back(nb::borrow(data));
-    return true;
+    if (!MayHaveMemory(data)) return false;
+    const bool inside = IsContainer(data);
+    watched.before.push_back({nb::borrow(data), inside});
+    return inside;
   });
 }
 
@@ -117,16 +117,13 @@ void Stored::Separate(const GivenArguments& given) {
   for (const Watched& watched : watched_) {
     nb::list parts;
     std::unordered_set<PyObject*> seen, before;
-    size_t next = 0;  // most items stand where they stood
+    size_t next = 0;  // most items stand where they stood, and are not touched
     Walk(watched.container, &seen, [&](const Place& place, PyObject* data) {
-      if (next < watched.before.size() && watched.before[next].ptr() == data) {
-        ++next;
-        return true;
-      }
-      if (IsOwn(data)) return false;
+      if (next < watched.before.size() && watched.before[next].data.ptr() == data) return watched.before[next++].inside;
+      if (IsOwn(data)) return false;  // numbers and the like, too
       if (before.empty())
-        for (const nb::object& one : watched.before) before.insert(one.ptr());
-      if (before.contains(data)) return true;
+        for (const Part& one : watched.before) before.insert(one.data.ptr());
+      if (before.contains(data)) return IsContainer(data);
       const nb::object key = place.key ? nb::borrow(place.key) : nb::object(nb::int_(place.index));
       parts.append(nb::make_tuple(nb::handle(place.container), key, nb::handle(data)));
       return false;

@@ -74,6 +74,12 @@ def test_as_completed_gives_what_is_there_first(gate):
         list(engine.as_completed([never], timeout=0.01))
 
 
+def test_as_completed_refuses_what_is_no_value():
+    for given in ([3], [engine.op(lambda: (1, 2), outputs=2)()]):
+        with pytest.raises(TypeError, match=f"one of the values is a {type(given[0]).__name__}; Values are expected"):
+            engine.as_completed(given)
+
+
 def test_map_keeps_the_order_and_bounds_what_runs_ahead():
     begun = []
 

@@ -214,6 +214,25 @@ def test_raw_arguments_of_a_recorded_function_that_are_changed_and_shared_are_re
     assert both(a, a).get() == 44 and a.tolist() == [10, 10, 1, 1]  # it changes nothing
 
 
+def test_arrays_that_lie_apart_take_the_short_way_though_one_is_changed(monkeypatch):
+    total = engine.op(lambda *all: float(sum(np.sum(one) for one in all)))
+    step = engine.hybridize(lambda x, y, by: (scale(x), total(x, y, by))[1])
+    for _ in range(2):
+        assert step(np.ones(2), np.ones(2), 3.0).get() == 25
+    long_ways = []
+    monkeypatch.setattr(step, "_start", lambda args, kwargs, start=step._start: long_ways.append(args) or start(args, kwargs))
+    x = np.ones(8)
+    assert step(x[:2], x[2:], 1.0).get() == 27 and step(x[4:], np.ones((2, 2)), 2.0).get() == 46
+    assert not long_ways
+    with pytest.raises(engine.UsageError, match="shares memory"):
+        step(x, x[3:4], 1.0)
+    holder = np.empty(1, object)
+    holder[0] = x
+    with pytest.raises(engine.UsageError, match="shares memory"):
+        step(x, holder, 1.0)
+    assert len(long_ways) == 2
+
+
 def test_a_raw_argument_that_is_state_which_the_function_changes_is_refused():
     a = np.ones(2)
     w = engine.value(a, name="w")

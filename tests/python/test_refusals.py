@@ -2,13 +2,17 @@
 function with ``fallback="eager"`` runs eagerly then."""
 
 import collections
+import copy
+import dataclasses
 import datetime
 import decimal
 import enum
+import fractions
 import functools
 import hashlib
 import io
 import itertools
+import json
 import os
 import re
 import types
@@ -21,6 +25,8 @@ import engine
 from conftest import line_of
 
 same = engine.op(lambda x: x)
+Color = enum.Enum("Color", "RED GREEN")
+Record = dataclasses.make_dataclass("Record", ["a"])
 Pair = collections.namedtuple("Pair", "a b")
 
 
@@ -29,6 +35,18 @@ class Thing:
 
     index, called, brought, wait, var = [7, 8], 1, 2, 3, 4
     _index, _called, _brought, _data, _shares, _meta = 5, 6, 7, 8, 9, 10
+
+
+def with_item(array, item):
+    array[0] = item
+    return array[0]
+
+
+def read_or_raise(x):
+    try:
+        return same(int(x))
+    except Exception:
+        raise RuntimeError("is no number")
 
 
 NAMES = ("__len__", "__iter__", "__float__", "__array__", "__array_interface__", "__dlpack__", "__await__", "__call__", "_fields", "__doc__", "index")
@@ -90,7 +108,15 @@ EAGER = {  # what works eagerly: (function, argument, result)
     "a generator": (lambda x: engine.op(sum)(y for y in [x]), 1, 1),
     "a view of a dict": (lambda x: engine.op(sum)({"a": x}.values()), 1, 1),
     "a mapping proxy": (lambda x: engine.op(lambda m: m["a"])(types.MappingProxyType({"a": x})), 1, 1),
-    "an array of objects": (lambda x: engine.op(lambda a: a[0])(np.array([x, None], object)), 1, 1),
+    "json": (lambda x: same(json.dumps(x)), [1], "[1]"),
+    "copy": (lambda x: same(copy.copy(x)), [1], [1]),
+    "Fraction": (lambda x: same(fractions.Fraction(x)), 2, 2),
+    "Counter": (lambda x: same(collections.Counter([x])), 2, {2: 1}),
+    "an enumeration": (lambda x: same(Color(x).name), 1, "RED"),
+    "replace": (lambda x: same(dataclasses.replace(x, a=2).a), Record(1), 2),
+    "an item of an array": (lambda x: same(with_item(np.zeros(2), x)), 3, 3),
+    "fill": (lambda x: same(np.zeros(2).fill(x)), 3, None),
+    "an error of the program instead": (read_or_raise, "3", 3),
     "an executor": (lambda x: same(engine.Executor().submit(pow, 2, 3).result(20)), 1, 8),
 }
 
@@ -106,7 +132,8 @@ def test_what_works_eagerly_does_so_with_a_fallback(use):
     assert len(warned) == 1
 
 
-TOLD = ("join", "memoryview", "in a text", "startswith", "open", "fspath", "var", "frombuffer", "Decimal", "timedelta", "BytesIO", "a closure", "an iterator")
+TOLD = ("json", "copy", "Fraction", "Counter", "an enumeration", "fill")
+TOLD += ("join", "memoryview", "in a text", "startswith", "open", "fspath", "var", "frombuffer", "Decimal", "timedelta", "BytesIO", "a closure", "an iterator")
 
 
 @pytest.mark.parametrize("use", TOLD)

@@ -47,6 +47,7 @@ def test_feeds_are_evaluated_once_an_item_and_shared():
         (3, {}, "features is a int"),
         ("train.csv", {}, "features is a str"),
         ([1, 2], {}, r"features\[0\] is a int"),
+        ([engine.value(1)], {}, r"features\[0\] is a Value; an iterator"),
         ({"a": None}, {}, "no source"),
         (lambda x: x, {}, "parameter 'x' of .* is not in feed_dict; add it there"),
         (lambda: 1, {"x": 1}, "names 'x'"),

@@ -43,6 +43,17 @@ def by_name(container, item):
     container.x = item
 
 
+def array_of(*items):
+    array = np.empty(len(items), object)
+    for at, item in enumerate(items):
+        array[at] = item
+    return array
+
+
+def put_alone(array, item):
+    array.reshape(1)[0] = item
+
+
 # What an op puts an item into, how it does that, and what finds it there afterwards.
 CONTAINERS = {
     "list": (lambda: [0], list.append, lambda c: c[-1]),
@@ -62,6 +73,12 @@ CONTAINERS = {
     "a deque in a dataclass": (
         lambda: Fields(rest=collections.deque()), lambda c, item: c.rest.append(item), lambda c: c.rest[0]),
     "a dataclass in a list": (lambda: [Fields()], lambda c, item: by_name(c[0], item), lambda c: c[0].x),
+    "an array of objects": (lambda: np.zeros(2, object), lambda c, item: c.__setitem__(1, item), lambda c: c[1]),
+    "an array of objects with two dimensions": (
+        lambda: np.zeros((2, 3), object).T, lambda c, item: c.__setitem__((2, 0), item), lambda c: c[2, 0]),
+    "an array of one object": (lambda: np.zeros((), object), put_alone, lambda c: c[()]),
+    "a list in an array of objects": (lambda: array_of([], 1), lambda c, item: c[0].append(item), lambda c: c[0][0]),
+    "an array of objects in a list": (lambda: [array_of(1, 2)], lambda c, item: c[0].__setitem__(0, item), lambda c: c[0][0]),
     "a field in slots": (lambda: FieldsInSlots([]), lambda c, item: c.rest.append(item), lambda c: c.rest[0]),
 }  # fmt: skip
 ITEMS = {

@@ -132,3 +132,17 @@ def test_a_child_of_a_fork_is_not_traced_and_may_trace(run_python):
     """
     )
     assert ended.out == "['child'] []\n['before', 'after']\n", ended
+
+
+def test_what_was_recorded_is_read_when_somebody_asks(tmp_path, monkeypatch):
+    read, parse = [], engine.tracing.model.parse
+    monkeypatch.setattr(engine.tracing.model, "parse", lambda json, name: read.append(name) or parse(json, name))
+    trace = engine.trace(tmp_path / "t.json")
+    for name in ("first", "second"):
+        with trace:
+            engine.push(lambda: None, name=name)
+            engine.wait_all()
+        assert name in (tmp_path / "t.json").read_text()
+    assert read == []
+    assert [e.name for e in trace.events] == ["second"] and trace.explain() and repr(trace)
+    assert read == ["t.json"]

@@ -124,6 +124,16 @@ def test_length_and_numbers_of_a_value_are_those_of_its_data(gate):
         len(engine.value(3))
 
 
+@pytest.mark.parametrize("data, spec", [(1 / 3, ".3f"), (3, "5d"), ("text", ">7"), (np.float32(0.5), ".2e"), (np.array(2.0), ".1f")])
+def test_a_value_is_formatted_as_its_data_if_there_is_a_format(data, spec, gate):
+    loss = engine.op(lambda: (gate(), data)[1])()
+    gate.open()
+    assert f"{loss:{spec}}" == format(data, spec)
+    assert f"{loss}" == str(loss) and str(loss).startswith("<engine.Value")
+    with pytest.raises(ZeroDivisionError):
+        format(engine.op(lambda: 1 / 0)(), spec)
+
+
 @pytest.mark.parametrize("ask", [bool, len, int, float])
 def test_what_a_value_is_asked_while_a_function_is_recorded_is_refused(ask):
     state = engine.value(1)
