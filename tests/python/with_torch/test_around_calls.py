@@ -141,7 +141,7 @@ def test_what_sees_each_call_of_torch_sees_those_of_a_compiled_step(forced, name
     def seen(compile):
         torch.manual_seed(0)
         model, log, found = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)), [], []
-        optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer, look = SGD(model.parameters(), lr=0.1, momentum=0.9), LOOKS[name](log)
 
         @compile
         def step(x):
@@ -154,7 +154,7 @@ def test_what_sees_each_call_of_torch_sees_those_of_a_compiled_step(forced, name
 
         for i in range(6):
             x = torch.randn(6, 8)
-            with LOOKS[name](log) if i in when else contextlib.nullcontext():
+            with look if i in when else contextlib.nullcontext():
                 loss = step(x)
             calls = [call for call in log if isinstance(call, torch.Tensor) or "linear" in str(call) or "addmm" in str(call)]
             found.append([loss.clone(), len(calls), [p.detach().clone() for p in model.parameters()]])
