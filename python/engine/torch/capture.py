@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from .arguments import LEFT_OUT, Spec, Unseen, flat, returnable
 from .calls import Unsupported, is_torch, line_of, refusals_raised, refused, storages
 from .drawing import ordered_draws
-from .failures import refuse_if_handled
+from .failures import look_at_classes, refuse_if_handled
 from .groups import Groups, led
 from .modes import EAGER, IN_ORDER
 from .optimizers import Part, counted
@@ -258,6 +258,8 @@ class _Calls(TorchFunctionMode):
         root = mode.tracer.graph._root
         last = root.prev
         try:
+            if func is torch.nn.functional.one_hot:
+                look_at_classes(*args, **kwargs)
             result = func(*args, **kwargs)
         except (TypeError, AttributeError):  # eager raises these, too
             raise
