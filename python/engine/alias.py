@@ -31,7 +31,13 @@ def copied(item: Any) -> Any:
     torch = loaded("torch", "Tensor")
     if torch is not None and isinstance(item, torch.Tensor):
         layout = {"memory_format": torch.preserve_format} if item.layout is torch.strided else {}
-        return item.detach().clone(**layout).requires_grad_(item.requires_grad) if item.is_leaf else item.clone()
+        if not item.is_leaf:
+            return item.clone()
+        made = item.detach().clone(**layout).requires_grad_(item.requires_grad)
+        made = torch.nn.Parameter(made, item.requires_grad) if type(item) is torch.nn.Parameter else made
+        if item.grad is not None:
+            made.grad = copied(item.grad)
+        return made
     if torch is not None and isinstance(item, (torch.UntypedStorage, torch.TypedStorage)):
         return item.clone()
     if isinstance(item, memoryview):
@@ -191,7 +197,10 @@ def unshared(outputs: tuple[Any, ...], arguments: list[Any], values: list[Any], 
         for output in outputs:
             here: list[Extent] = []
             new_containers: set[int] = set()
-            made.append(fresh(output, False))
+            try:
+                made.append(fresh(output, False))
+            except RecursionError:  # it contains itself
+                made.append(copy.deepcopy(output))
             if not values:  # else the outputs name common Vars
                 taken += here
                 containers |= new_containers

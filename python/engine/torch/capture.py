@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from .arguments import LEFT_OUT, Spec, Unseen, flat, returnable
 from .calls import Unsupported, is_torch, line_of, refusals_raised, refused, storages
 from .drawing import ordered_draws
-from .failures import refuse_if_handled
+from .failures import look_at_classes, refuse_if_handled
 from .groups import Groups, led
 from .modes import EAGER, IN_ORDER
 from .optimizers import Part, counted
@@ -49,6 +49,8 @@ class Captured:
     writes: bool = False  # whether it changes its arguments
     without: list[torch.Tensor] = field(default_factory=list)  # that must have no gradient yet: the step would add to it
     rates: list[tuple[Any, int, dict[str, Any]]] = field(default_factory=list)  # that the step reads: optimizer, group, values
+    left: list[torch.Tensor] = field(default_factory=list)  # of which a run leaves gradients: its outputs behind those of the step
+    cleared: list[torch.Tensor] = field(default_factory=list)  # of which it leaves none
 
     def changed(self) -> str:
         """What is no longer as this one needs it, though others may; '' if nothing."""
@@ -58,6 +60,10 @@ class Captured:
             if not all(same(rate, optimizer.param_groups[group].get(name)) for name, rate in rates.items()):
                 return "a learning rate that it reads"
         return ""
+
+    def clear(self) -> None:
+        for tensor in self.cleared:
+            tensor.grad = None
 
     def mode_for(self, leaves: list[Any]) -> str:
         """How a call must run whose arguments share memory that the plan takes for separate; '' if they do not."""
@@ -107,6 +113,8 @@ class _Tracing:
         self.marks = _Numbers()
         self.numbers: list[tuple[Part, list[str]]] = []
         self.rates: list[tuple[Any, int, dict[str, Any]]] = []
+        self.left: list[torch.Tensor] = []  # parameters whose gradients the step leaves in .grad
+        self.cleared: list[torch.Tensor] = []  # and those of which it leaves none, or only one that it has updated with
         self.groups = 0
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -119,14 +127,25 @@ class _Tracing:
             return self.state.tensors[number]
         return next((t for t, fake in zip(self.found.tensors, self.found.fakes) if fake is tensor), tensor)
 
-    def gradients_left(self, before: list[Any], without: set[int]) -> None:
-        """Unsupported where the step leaves a gradient that the next one would add to, as a plan would not."""
-        own = {id(p) for o in self.state.optimizers for group in o.param_groups for p in group["params"]}
+    def gradients_left(self, before: list[Any], without: set[int]) -> list[torch.Tensor]:
+        """The gradients that the step leaves of parameters which it does not update, as where their optimizer steps elsewhere. Unsupported
+        where the next step would add to one, as a plan would not."""
+        left = []
         for number, (tensor, gradient) in enumerate(zip(self.tensors, before)):
-            left, updated = tensor.grad, self.done[id(self.state.tensors[number])]
-            if left is not None and left is not gradient and (number in without or not updated and id(self.state.tensors[number]) in own):
+            if tensor.grad is gradient and gradient is not None:
+                continue
+            real = self.state.tensors[number]
+            if tensor.grad is None or self.done[id(real)] and number not in without:
+                self.cleared += [real] if tensor.requires_grad or gradient is not None else []
+                continue
+            if number in without:
                 raise Unsupported("gradients that are added up over several steps: it leaves some in .grad, and does not clear them "
                                   "before it goes backward")  # fmt: skip
+            if tensor.grad.requires_grad or tensor.grad.layout is not torch.strided:
+                raise Unsupported("it leaves a gradient in .grad that is sparse, or has a graph of its own (create_graph=True)")
+            self.left.append(real)
+            left.append(tensor.grad)
+        return left
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -239,6 +258,8 @@ class _Calls(TorchFunctionMode):
         root = mode.tracer.graph._root
         last = root.prev
         try:
+            if func is torch.nn.functional.one_hot:
+                look_at_classes(*args, **kwargs)
             result = func(*args, **kwargs)
         except (TypeError, AttributeError):  # eager raises these, too
             raise
@@ -347,8 +368,10 @@ def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
                 returned = step(*in_args, **in_kwargs)
             out, told["returned"] = flat(returned)
             results = [o.detach() if isinstance(o, torch.Tensor) else None for o in out]
-        tracing.gradients_left(before, without)
+        results += tracing.gradients_left(before, without)
         told["constants"] = [None if isinstance(o, torch.Tensor) else o for o in out]
+        if any(a.grad is not None for a in inputs if a.requires_grad and a.is_leaf):
+            raise Unsupported("it leaves a gradient of an argument in .grad; clear that at its end, or return it")
         now, same = flat((in_args, in_kwargs))
         if same != structure or any(a is not b for a, b in zip(now, parts)):
             raise Unsupported("it changes what a list, a dict or another object among its arguments holds")
@@ -381,6 +404,7 @@ def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
     state.find(tracing.found.tensors)
     captured = Captured(module, state, places, without=[state.tensors[i] for i in sorted(without)])
     captured.numbers, captured.rates = tracing.numbers, tracing.rates
+    captured.left, captured.cleared = tracing.left, tracing.cleared
     for part, _ in tracing.numbers:
         if any(isinstance(part.optimizer.state[p].get("step"), int) for p in part.updated if p in part.optimizer.state):
             captured.afterwards.append(functools.partial(counted, part.optimizer, part.updated))

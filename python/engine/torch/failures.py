@@ -29,10 +29,11 @@ _ANY: Kinds = (IndexError, *_NUMBER)
 FAIL: dict[str, Kinds] = {f"aten::{name}": kinds for kinds, names in {
     _MATRIX: "_linalg_check_errors _linalg_eigh linalg_eig linalg_eigvals _linalg_eigvals _linalg_svd linalg_lstsq linalg_inv_ex "
              "linalg_cholesky_ex linalg_lu_factor_ex linalg_ldl_factor_ex linalg_solve_ex _linalg_solve_ex cholesky cholesky_inverse "
-             "linalg_inv linalg_solve",
+             "linalg_inv linalg_solve linalg_pinv",
     _INDEX: "embedding nll_loss_forward",
     _NUMBER: "multinomial bernoulli bernoulli_ poisson binomial normal normal_ binary_cross_entropy masked_scatter masked_scatter_ "
-             "_assert_async _assert_scalar floor_divide floor_divide_ remainder remainder_ fmod fmod_ div div_ bincount histc",
+             "_assert_async _functional_assert_async _assert_scalar lu_unpack searchsorted floor_divide floor_divide_ remainder remainder_ "
+             "fmod fmod_ div div_ bincount histc",
     _ANY: "embedding_renorm_ _embedding_bag _embedding_bag_forward_only index _unsafe_index index_put index_put_ _unsafe_index_put "
           "_index_put_impl_ index_select index_add index_add_ index_copy index_copy_ index_fill index_fill_ index_reduce index_reduce_ "
           "gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ take put put_ nll_loss2d_forward "
@@ -42,6 +43,13 @@ FAIL: dict[str, Kinds] = {f"aten::{name}": kinds for kinds, names in {
 _DIVIDE = ("floor_divide", "remainder", "fmod", "div")  # these fail for integers only
 _CHECKED = "_ex"  # operators of this ending fail only if they are told to check
 _SKIPPED = ("CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "RESUME")
+
+
+def look_at_classes(tensor: torch.Tensor, num_classes: int = -1) -> None:
+    """one_hot makes other calls while it is traced, which do not fail for a class that is out of range. So the graph gets a look."""
+    if num_classes > 0:
+        torch._assert_async((tensor >= 0).all(), "Class values must be non-negative.")
+        torch._assert_async((tensor < num_classes).all(), "Class values must be smaller than num_classes.")
 
 
 def raised_by(node: Node) -> Kinds:

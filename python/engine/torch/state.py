@@ -64,12 +64,17 @@ def around() -> tuple[Any, ...]:
     """What a program sets around a call, and a step may ask for or depend on."""
     return (torch.is_grad_enabled(), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(), torch._C._get_mkldnn_enabled(),
             torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled(), torch._C._get_mem_efficient_sdp_enabled(),
-            torch._C._get_cudnn_sdp_enabled(), *map(_mode, _get_current_function_mode_stack()))  # fmt: skip
+            torch._C._get_cudnn_sdp_enabled(), torch.get_float32_matmul_precision(),
+            *(mode.device for mode in _get_current_function_mode_stack()))  # fmt: skip
 
 
-def _mode(mode: Any) -> Any:
-    """What tells modes of functions apart: those of one default device are as one."""
-    return (DeviceContext, mode.device) if type(mode) is DeviceContext else mode
+def intercepted() -> bool:
+    """Whether something around a call sees, or changes, each call of torch that is made inside, as nothing in a run of a plan would
+    let it: a mode other than a default device, hooks of saved tensors, a transform of torch.func, inference mode, a search for errors."""
+    return (torch.is_anomaly_enabled() or torch.is_inference_mode_enabled() or torch._C._len_torch_dispatch_stack() > 0
+            or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+            or torch._C._functorch.peek_interpreter_stack() is not None
+            or torch._C._len_torch_function_stack() > 0 and any(type(m) is not DeviceContext for m in _get_current_function_mode_stack()))  # fmt: skip
 
 
 class State:

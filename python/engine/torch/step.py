@@ -22,7 +22,7 @@ from .capture import Captured, NotYet, capture
 from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
 from .program import Program
-from .state import State, around, reached
+from .state import State, around, intercepted, reached
 from .surroundings import Wrapper
 
 MOST_CAPTURES = 8  # of different shapes; as torch's recompile limit
@@ -71,6 +71,9 @@ class Ready:
         outputs = self.program.run(inputs, mode, times)
         for act in captured.afterwards:
             act()
+        captured.clear()
+        for tensor, gradient in zip(captured.left, outputs[len(captured.constants) :]):
+            tensor.grad = gradient
         returned = [o if c is None else c for o, c in zip(outputs, captured.constants)]
         assert captured.returned is not None
         return captured.returned.closed(returned)
@@ -135,8 +138,7 @@ class CompiledStep(Wrapper):
             return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.why_eager or not self.begun or torch.is_anomaly_enabled() or torch.is_inference_mode_enabled() \
-                or torch._C._len_torch_dispatch_stack():  # fmt: skip
+        if self.why_eager or not self.begun or intercepted():
             result = self._eager(args, kwargs)
             self.begun = True
             return result
@@ -177,10 +179,9 @@ class CompiledStep(Wrapper):
         return spec.closed([leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
 
     def _without_gradients(self, ready: Ready, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Eagerly, and leaves what a run leaves: no gradients."""
+        """Eagerly, and leaves the gradients that a run leaves."""
         result = self._eager(args, kwargs)
-        for tensor in ready.captured.state.tensors:
-            tensor.grad = None
+        ready.captured.clear()
         return result
 
     def _capture(self, key: Any, leaves: list[Any], spec: Spec) -> Ready | None:
@@ -205,8 +206,6 @@ class CompiledStep(Wrapper):
         except Exception as error:  # whatever torch raises while it traces
             self._eagerly(_reason(error))
             return None
-        for tensor in state.tensors:
-            tensor.grad = None  # the plan leaves no gradients, so old ones must not stay
         self.ready[key] = ready
         return ready
 

@@ -1,14 +1,22 @@
 """compile_step: a step that takes its batches itself, and what a program sets around its calls."""
 
+import contextlib
+import functools
 import itertools
 import queue
 
 import pytest
 import torch
 from kinds import with_changes
+from support import OPTIONS, same
 from torch import nn
 from torch.optim import SGD
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
+from torch.utils.flop_counter import FlopCounterMode
+
+import engine.torch
 
 
 def filled(items):
@@ -86,3 +94,73 @@ def test_what_a_program_sets_around_a_call_is_noticed(forced, name):
         torch.backends.cuda.enable_flash_sdp(True)
         torch._C._set_mkldnn_enabled(True)
         torch.autograd.set_detect_anomaly(False)
+
+
+class OfFunctions(TorchFunctionMode):
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.log.append(function)
+        return function(*args, **kwargs or {})
+
+
+class OfOperators(TorchDispatchMode):
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.log.append(operator)
+        return operator(*args, **kwargs or {})
+
+
+def coarse(log):
+    """Keeps less of each tensor for the backward pass, so that gradients are others."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: (log.append(t), t.bfloat16())[1], lambda t: t.float())
+
+
+LOOKS = {
+    "a mode of functions": OfFunctions,
+    "a mode of operators": OfOperators,
+    "a count of FLOPs": lambda log: FlopCounterMode(display=False),
+    "hooks of saved tensors": coarse,
+    "a search for errors": lambda log: torch.autograd.detect_anomaly(check_nan=False),
+    "inference": lambda log: torch.inference_mode(),
+    "a profile": lambda log: torch.profiler.profile(),
+    "a default device": lambda log: torch.device("cpu"),
+}
+
+
+@pytest.mark.parametrize("when", [(1,), (3, 4), (0, 1, 2)], ids=["in the call that would capture", "later", "until"])
+@pytest.mark.parametrize("name", LOOKS)
+def test_what_sees_each_call_of_torch_sees_those_of_a_compiled_step(forced, name, when):
+    forced("in turn")
+
+    def seen(compile):
+        torch.manual_seed(0)
+        model, log, found = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)), [], []
+        optimizer, look = SGD(model.parameters(), lr=0.1, momentum=0.9), LOOKS[name](log)
+
+        @compile
+        def step(x):
+            loss = model(x).square().mean() + torch.ones(2).sum()
+            if not loss.is_inference():
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            return loss.detach()
+
+        for i in range(6):
+            x = torch.randn(6, 8)
+            with look if i in when else contextlib.nullcontext():
+                loss = step(x)
+            calls = [call for call in log if isinstance(call, torch.Tensor) or "linear" in str(call) or "addmm" in str(call)]
+            found.append([loss.clone(), len(calls), [p.detach().clone() for p in model.parameters()]])
+            log.clear()
+        return found, step
+
+    ours, step = seen(functools.partial(engine.torch.compile_step, options=OPTIONS))
+    same(ours, seen(lambda step: step)[0])
+    assert step.captures and not step.why_eager

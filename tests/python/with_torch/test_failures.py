@@ -43,6 +43,28 @@ def test_an_index_out_of_range_names_the_line_and_leaves_the_weights(forced, mod
     assert not torch.equal(table.weight, before)
 
 
+@pytest.mark.parametrize("wrong", [-1, 4])
+def test_a_class_out_of_range_is_refused_as_eagerly(forced, wrong):
+    forced("in turn")
+    linear = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+
+    @engine.torch.compile_step
+    def step(classes):
+        optimizer.zero_grad()
+        loss = linear(nn.functional.one_hot(classes, 4).float()).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(3):
+        step(torch.tensor([1, 2]))
+    before = linear.weight.clone()
+    with pytest.raises(RuntimeError, match="Class values must be"):
+        step(torch.tensor([1, wrong]))
+    assert step.captures == 1 and torch.equal(linear.weight, before)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_an_exception_of_a_python_kernel_keeps_its_type(forced, mode):
     forced(mode)

@@ -128,3 +128,113 @@ def test_gradients_that_are_set_to_zero_update_what_a_call_does_not_use(optimize
         return parts, step, nothing
 
     assert ADDED in with_changes(make, lambda i: (torch.randn(6, 8), i % 2)).why_eager
+
+
+def two_parts(clear, outside):
+    """A step of the head's optimizer, and what the program does around it with the body's."""
+
+    def make():
+        parts = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 4)])
+        head, body = SGD(parts[1].parameters(), lr=0.1), momentum(parts[0])
+
+        def step(x):
+            clear(parts, head)
+            loss = parts[1](parts[0](x).tanh()).square().mean()
+            loss.backward()
+            head.step()
+            return loss
+
+        return parts, step, lambda i: outside(parts, body)
+
+    return make
+
+
+def each_cleared(parts, head):
+    for parameter in parts.parameters():
+        parameter.grad = None
+
+
+@pytest.mark.parametrize("clear", [lambda parts, head: parts.zero_grad(), each_cleared])
+def test_gradients_of_what_another_optimizer_updates_are_left_for_it(forced, clear):
+    forced("in turn")
+    step = with_changes(two_parts(clear, lambda parts, body: body.step()))
+    assert not step.why_eager and step.captures == 1
+
+
+def test_gradients_that_another_optimizer_clears_make_the_step_run_eagerly():
+    step = with_changes(two_parts(lambda parts, head: head.zero_grad(), lambda parts, body: (body.step(), body.zero_grad())))
+    assert ADDED in step.why_eager
+
+
+def test_gradients_that_a_step_leaves_alone_wait_until_it_is_over(forced):
+    forced("in turn")
+
+    def make():
+        maker, judge = nn.Linear(8, 8), nn.Linear(8, 1)
+        of_maker, of_judge = momentum(maker), momentum(judge)
+
+        def step(x):
+            of_judge.zero_grad()
+            loss = judge(maker(x).detach()).square().mean()
+            loss.backward()
+            of_judge.step()
+            return loss
+
+        def between(i):
+            of_maker.step()  # with the gradients of the call before
+            of_maker.zero_grad()
+            maker(torch.ones(2, 8)).square().mean().backward()
+
+        return nn.ModuleList([maker, judge]), step, between
+
+    step = with_changes(make)
+    assert not step.why_eager and step.captures == 1
+
+
+def test_gradients_from_outside_are_gone_once_the_step_has_cleared_them(forced):
+    forced("in turn")
+
+    def make():
+        parts = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 1)])
+        optimizer, every = momentum(parts), SGD(parts.parameters(), lr=0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = parts[0](x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        def between(i):
+            every.step()
+            parts[1](parts[0](torch.ones(2, 8))).sum().backward()
+
+        return parts, step, between
+
+    step = with_changes(make)
+    assert not step.why_eager and step.captures == 1
+
+
+def test_a_gradient_of_an_argument_is_left_there():
+    seen = []
+
+    def make():
+        model = nn.Linear(8, 4)
+        optimizer = momentum(model)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return model, step, lambda i: None
+
+    def given(i):
+        seen.append(torch.randn(6, 8, requires_grad=True))
+        return (seen[-1],)
+
+    assert "a gradient of an argument" in with_changes(make, given).why_eager
+    assert all(map(torch.equal, (x.grad for x in seen[:6]), (x.grad for x in seen[6:])))

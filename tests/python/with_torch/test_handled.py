@@ -145,6 +145,7 @@ FACTORS = {
     "lu_factor": lambda a: torch.linalg.lu_factor(a)[0],
     "torch.cholesky": torch.cholesky,
     "torch.inverse": torch.inverse,
+    "pinv": torch.linalg.pinv,
 }
 
 
@@ -158,7 +159,7 @@ def test_factors_of_matrices_are_known_to_fail(name):
             a = a + 1
         return total(a, model, x)
 
-    bad = {3: torch.zeros(4, 4), 5: torch.zeros(4, 4)} if name not in ("eigh", "eigvalsh", "svd") else {}
+    bad = {3: torch.zeros(4, 4), 5: torch.zeros(4, 4)} if name not in ("eigh", "eigvalsh", "svd", "pinv") else {}
     assert HANDLED in with_changes(training(loss), lambda i: (torch.randn(6, 8), bad.get(i, torch.eye(4))), steps=8).why_eager
 
 
@@ -193,7 +194,15 @@ def by_target(model, x, ids, rows):
         return model(x).sum()
 
 
-@pytest.mark.parametrize("loss", [by_index, by_an_index, by_gather, by_target])
+def by_classes(model, x, ids, rows):
+    try:
+        rows = nn.functional.one_hot(ids, 4).float()
+    except RuntimeError:
+        rows = rows * 2
+    return model(x).square().mean() + rows.sum()
+
+
+@pytest.mark.parametrize("loss", [by_index, by_an_index, by_gather, by_target, by_classes])
 def test_indices_out_of_range_that_the_step_handles_make_it_run_eagerly(loss):
     given = lambda i: (torch.randn(6, 8), torch.tensor([1, 9 if i in (3, 5) else 2]), torch.ones(4, 4))  # noqa: E731
     assert HANDLED in with_changes(training(loss), given, steps=8).why_eager

@@ -114,3 +114,32 @@ def test_what_an_op_puts_into_a_container_that_it_updates_is_a_copy(kind, policy
         assert not overlap(memory_of(c.get()), memory_of(x.get()))
         (stored,) = c.get()[0].values() if kind == "a dict in a deque" else c.get()
         assert stored.tolist() == [1, 1]
+
+
+def in_a_list(x):
+    made = [x]
+    made.append(made)
+    return made
+
+
+def in_a_dict(x):
+    made = {0: x}
+    made[1] = made
+    return made
+
+
+@pytest.mark.parametrize("way", [in_a_list, in_a_dict])
+def test_an_output_that_contains_itself_is_a_copy_that_does(way):
+    x = torch.ones(2)
+    with engine.Engine(workers=1):
+        made = engine.op(way)(x).get()
+    assert made[1] is made and torch.equal(made[0], x) and not overlap(memory_of(made[0]), memory_of(x))
+
+
+def test_a_copy_of_a_parameter_is_a_parameter_with_its_gradient():
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.full((2,), 3.0)
+    with engine.Engine(workers=1):
+        made = engine.op(lambda given: given)(weight).get()
+    assert type(made) is torch.nn.Parameter and torch.equal(made.grad, weight.grad)
+    assert not overlap(memory_of([made, made.grad]), memory_of([weight, weight.grad]))
