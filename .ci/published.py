@@ -89,5 +89,6 @@ def heads(whole: bool) -> list[str]:
 def said(name: str, found: dict, prefix: str) -> str:
     """Which measurement it is."""
     header = found["header"]
+    rounds = max(row["rounds"] for row in found["rows"] if row.get("group") in STEPS and "ratio" in row)
     return (f"commit {header['commit'][:7]}, {header['date'][:10]}, {header['cores']} cores of {header['cpu']}, "
-            f"{header['rounds']} rounds, tables with {header.get('scale', SCALE):.0%} of the data sets' cardinalities, [rows]({prefix}perf/results/{name})")  # fmt: skip
+            f"{rounds} rounds, tables with {header.get('scale', SCALE):.0%} of the data sets' cardinalities, [rows]({prefix}perf/results/{name})")  # fmt: skip

@@ -124,6 +124,8 @@ class Suite:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.rows, self.wrong = args, [], 0
         self.rounds, self.seconds = (5, 0.25) if args.quick else (15, 0.6)
+        # Ways to feed are few percent apart, and a machine drifts by more within seconds: shorter turns, and more of them.
+        self.turns = (self.rounds, self.seconds) if args.quick else (45, 0.25)
 
     def process(self, variant: str, threads: str) -> Group:
         environment = [
@@ -162,8 +164,9 @@ class Suite:
 
     def rounds_of(self, case: str, runners: dict[str, Group | Fed], fixed: int = 0,
                   losses: dict[str, list[float]] | None = None) -> dict[str, list[dict]]:  # fmt: skip
-        """The answers of all contenders, round by round; those that cannot are named and left out. ``losses`` gets those
-        of each contender's first steps."""
+        """The answers of all contenders, round by round; those that cannot are named and left out. ``losses``: they are ways
+        to feed a step, and it gets the losses of each one's first steps."""
+        rounds, seconds = (self.rounds, self.seconds) if losses is None else self.turns
         told: dict[str, list[dict]] = {}
         slowest = 0.0
         if not fixed:
@@ -179,8 +182,8 @@ class Suite:
                 continue
             told[name] = []
             slowest = max(slowest, first.get("us_per_step", 0) / 1e6)
-        count = fixed or max(3, int(self.seconds / max(1e-4, slowest)))
-        for turn in range(self.rounds if told else 0):
+        count = fixed or max(3, int(seconds / max(1e-4, slowest)))
+        for turn in range(rounds if told else 0):
             order = list(told)
             for name in order[turn % len(order) :] + order[: turn % len(order)]:
                 told[name].append(runners[name].ask(case, count, TIMEOUT))

@@ -11,6 +11,7 @@ from .ops import Op
 from .values import Value
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift")
+_COMPARISONS = ("lt", "le", "gt", "ge")  # `==` compares Values, so that a Value may be a key
 _UNARY = ("neg", "pos", "abs", "invert")
 
 
@@ -31,6 +32,8 @@ def _binary(name: str, one: Op[Any, Any]) -> None:
 
 for _name in _BINARY:
     _binary(_name.rstrip("_"), _made(_name.rstrip("_"), getattr(operator, _name)))
+for _name in _COMPARISONS:
+    setattr(Value, f"__{_name}__", (lambda one: lambda self, other: one(self, other))(_made(_name, getattr(operator, _name))))
 for _name in _UNARY:
     setattr(Value, f"__{_name}__", (lambda one: lambda self: one(self))(_made(_name, getattr(operator, _name))))
 

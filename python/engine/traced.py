@@ -110,7 +110,7 @@ class Traced(Value[Any]):
     __await__ = __copy__ = __deepcopy__ = wait_to_write = add_done_callback = overwrite = _refused("reads it")  # type: ignore[assignment]
     __reduce_ex__ = _refused("pickles it")
     __bool__ = _refused("decides by it")
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refused("compares it")  # type: ignore[assignment]
+    __eq__ = __ne__ = _refused("compares it")  # type: ignore[assignment]
     __contains__ = _refused("looks for something in it")
     __hash__ = _refused("looks it up")  # type: ignore[assignment]
     __len__ = __iter__ = __reversed__ = __next__ = _refused("counts its items")  # type: ignore[assignment]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import time
 from typing import Any, Callable, Generator, Generic, Iterable, Iterator, TypeVar
 
@@ -140,6 +141,12 @@ class Value(_core.ValueBase, Generic[T]):
 
     def __float__(self) -> float:
         return float(self.get())  # type: ignore[arg-type]
+
+    def __complex__(self) -> complex:
+        return complex(self.get())  # type: ignore[arg-type]
+
+    def __index__(self) -> int:
+        return operator.index(self.get())  # type: ignore[arg-type]
 
     def __format__(self, spec: str) -> str:
         return format(self.get(), spec) if spec else str(self)

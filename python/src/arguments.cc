@@ -86,14 +86,16 @@ bool Collect(PyObject* object, Found* found) {
     case PartKind::kList: {
       bool any = false;
       const Level level(" while Values were looked for");
-      const PyTypeObject* plain = nullptr;  // most long lists have items of one type, which is looked at once
-      bool arrays = false;                  // of which each may have objects
+      const PyTypeObject* plain = nullptr;  // most long lists have items of one type, which is looked at once,
+      bool arrays = false;                  // and so have arrays in them
+      const PyObject* dtype = nullptr;
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
         PyObject* const item = PySequence_Fast_GET_ITEM(object, i);
-        if (Py_TYPE(item) == plain && !(arrays && HoldsObjects(item))) continue;
+        if (Py_TYPE(item) == plain && (!arrays || HasType(item, dtype))) continue;
         if (KindOf(item) == PartKind::kPlain) {
           plain = Py_TYPE(item);
           arrays = DerivesFromNdarray(plain);
+          dtype = arrays && array_fields_known ? reinterpret_cast<const ArrayFields*>(item)->dtype : nullptr;
         } else {
           any |= Collect(item, found);
         }

@@ -24,18 +24,9 @@ std::optional<std::pair<uintptr_t, uintptr_t>> BoundsOf(nb::handle data) {
   return std::pair(found.low, found.high);
 }
 
-// The beginning of an ndarray, as NumPy's headers compile it into every extension that uses them. Its attributes are read here, because
-// the look-up of a name costs as much as all else that is looked at between two small nodes.
-struct ArrayFields {
-  PyObject ob_base;
-  char* data;
-  int dimensions;
-  Py_ssize_t *shape, *strides;
-  PyObject *base, *dtype;
-};
 const ArrayFields* FieldsOf(PyObject* array) {
   const auto* const fields = reinterpret_cast<const ArrayFields*>(array);
-  static const bool known = [&] {  // a NumPy to come might hide them
+  static const bool known = array_fields_known = [&] {
     const bool may_be = Py_TYPE(array)->tp_basicsize >= static_cast<Py_ssize_t>(sizeof(ArrayFields));
     nb::object dtype = nb::steal(PyObject_GetAttrString(array, "dtype"));
     if (!dtype.is_valid()) PyErr_Clear();
@@ -55,6 +46,8 @@ void AddObjects(const Py_buffer& view, char* at, int dimension, std::vector<PyOb
 }
 
 }  // namespace
+
+bool array_fields_known = false;
 
 bool ExtentOf(PyObject* data, Extent* extent) {
   if (!PyObject_CheckBuffer(data)) return false;

@@ -245,8 +245,20 @@ def test_operators_indexing_and_ufuncs_are_ops():
     assert (x @ x).get() == 14 and (np.ones(4) * x).get().tolist() == [0, 1, 2, 3]
     assert isinstance(np.sqrt(x), engine.Value) and np.sqrt(x).get()[1] == 1
     assert np.add.reduce(x).get() == 6
+    assert (x < 2).get().tolist() == (1 >= x).get().tolist() == [True, True, False, False]
     with pytest.raises(TypeError):
         list(x)
+
+
+def test_what_asks_a_value_for_a_number_or_an_order_waits_for_its_data(gate):
+    read = engine.op(lambda number: (gate(), number)[1])
+    values = [read(number) for number in (3, 1, 2)]
+    gate.open()
+    assert [v.get() for v in sorted(values)] == [1, 2, 3] and max(values) is values[0]
+    assert "abcd"[values[0]] == "d" and list(range(values[1])) == [0] and complex(values[2]) == 2
+    assert values[0] in {values[0]} and values[0] != 3  # `==` asks which Value it is, as a dict does
+    with pytest.raises(TypeError):
+        "abcd"[engine.value(1.5)]
 
 
 def test_ufuncs_of_one_name_are_ops_of_their_own():

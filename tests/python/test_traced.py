@@ -23,7 +23,7 @@ def double(x):
 USES = {
     "==": lambda x, w: x == 1,
     "!=": lambda x, w: x != 1,
-    "<": lambda x, w: x < 1,
+    "<": lambda x, w: x if x < 1 else w,
     "in a list": lambda x, w: x in [1, 2],
     "in it": lambda x, w: 1 in x,
     "isinstance": lambda x, w: isinstance(x, np.ndarray),
@@ -282,3 +282,5 @@ def test_a_recorded_value_is_refused_outside_of_its_function():
 def test_operators_and_indexing_are_recorded():
     step = engine.hybridize(lambda x: (-x + 2 * x)[1] - 1)
     assert [step(np.arange(3.0) + i).get() for i in range(3)] == [0, 1, 2]
+    less = engine.hybridize(lambda x: (x < 2, 1 >= x))
+    assert [part.get().tolist() for part in less(np.arange(3))] == [[True, True, False]] + [[True, True, False]]
