@@ -143,7 +143,7 @@ class Value(_core.ValueBase, Generic[T]):
         return float(self.get())  # type: ignore[arg-type]
 
     def __complex__(self) -> complex:
-        return complex(self.get())  # type: ignore[arg-type]
+        return complex(self.get())  # type: ignore[call-overload, no-any-return]
 
     def __index__(self) -> int:
         return operator.index(self.get())  # type: ignore[arg-type]
