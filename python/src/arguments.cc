@@ -91,11 +91,11 @@ bool Collect(PyObject* object, Found* found) {
       const PyObject* dtype = nullptr;
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
         PyObject* const item = PySequence_Fast_GET_ITEM(object, i);
-        if (Py_TYPE(item) == plain && (!arrays || HasType(item, dtype))) continue;
+        if (Py_TYPE(item) == plain && (!arrays || (dtype && DtypeOf(item) == dtype))) continue;
         if (KindOf(item) == PartKind::kPlain) {
           plain = Py_TYPE(item);
           arrays = DerivesFromNdarray(plain);
-          dtype = arrays && array_fields_known ? reinterpret_cast<const ArrayFields*>(item)->dtype : nullptr;
+          dtype = arrays ? DtypeOf(item) : nullptr;
         } else {
           any |= Collect(item, found);
         }

@@ -24,6 +24,7 @@ std::optional<std::pair<uintptr_t, uintptr_t>> BoundsOf(nb::handle data) {
   return std::pair(found.low, found.high);
 }
 
+// Null: they are not as extent.h says.
 const ArrayFields* FieldsOf(PyObject* array) {
   const auto* const fields = reinterpret_cast<const ArrayFields*>(array);
   static const bool known = array_fields_known = [&] {

@@ -30,6 +30,8 @@ bool DerivesFromNdarray(const PyTypeObject* type);
 PyObject* BaseOf(PyObject* array);
 // Whether its items are objects, which may have memory elsewhere, or have some in their fields.
 bool HoldsObjects(PyObject* array);
+// Adds its items, borrowed, in the order of their indices. False: they are no objects, though they may have some in fields.
+bool ObjectsIn(PyObject* array, std::vector<PyObject*>* objects);
 
 // The beginning of an ndarray, as NumPy's headers compile it into every extension that uses them. Its attributes are read here, because
 // the look-up of a name costs as much as all else that is looked at between two small nodes.
@@ -40,13 +42,11 @@ struct ArrayFields {
   Py_ssize_t *shape, *strides;
   PyObject *base, *dtype;
 };
-extern bool
-    array_fields_known;  // once one array was looked at: whether they are as above. A NumPy to come might hide them
-// Whether the items of an ndarray have this type. False, too, where it is not known at once.
-inline bool HasType(PyObject* array, const PyObject* dtype) {
-  return array_fields_known && reinterpret_cast<const ArrayFields*>(array)->dtype == dtype;
+// Whether they are as above, which a NumPy to come might change. It is known once one array was looked at.
+extern bool array_fields_known;
+// The type of its items, borrowed; null: it is not known at once.
+inline const PyObject* DtypeOf(PyObject* array) {
+  return array_fields_known ? reinterpret_cast<const ArrayFields*>(array)->dtype : nullptr;
 }
-// Adds its items, borrowed, in the order of their indices. False: they are no objects, though they may have some in fields.
-bool ObjectsIn(PyObject* array, std::vector<PyObject*>* objects);
 
 }  // namespace engine_python
