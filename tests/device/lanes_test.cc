@@ -4,12 +4,13 @@
 
 #include "device_test.h"
 #include "engine/device/cuda_stream.h"
+#include "support/sanitizers.h"
 #include "support/seed.h"
 
 namespace engine::test {
 namespace {
 
-constexpr int kTrials = 10000;
+constexpr int kTrials = kSanitized ? 1000 : 10000;
 
 TEST(Lanes, OpsOfOneVarRunInOrder) {
   Rig rig;

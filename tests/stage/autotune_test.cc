@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "stage_buffer.h"
+#include "support/sanitizers.h"
 #include "support/seed.h"
 #include "turned_clock.h"
 
@@ -134,6 +135,7 @@ size_t Optimum(const Load& load, int threads) {
 }
 
 TEST(AutotuneTest, FindsACapacityWithinTwoOfTheSmallestThatReachesTheBestStep) {
+  if (test::kSanitized) GTEST_SKIP() << "hundreds of simulations like those of the other tests";
   for (const double jitter : {0.0, 0.25, 0.5, 1.0}) {
     for (const double compute : {0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 2.0}) {
       for (const int threads : {1, 2}) {
