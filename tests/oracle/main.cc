@@ -14,8 +14,6 @@
 namespace engine::oracle {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr char kUsage[] =
     "oracle [--seed N] [--count N | --seconds S] [--ops N] [--hang S] [--only FEATURES] [--mask FEATURES] [--shape "
     "'NAME=N ...']\n"

@@ -3,6 +3,7 @@
 // Threads: one program at a time in a process.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "records.h"
@@ -10,6 +11,8 @@
 #include "support/sanitizers.h"
 
 namespace engine::oracle {
+
+using Clock = std::chrono::steady_clock;
 
 struct Program {
   uint64_t seed = 0;

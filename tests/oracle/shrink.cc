@@ -8,8 +8,6 @@
 namespace engine::oracle {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Programs that are one step smaller, starting with the largest step.
 std::vector<Shape> Smaller(const Shape& shape) {
   std::vector<Shape> candidates;

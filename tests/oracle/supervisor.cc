@@ -16,9 +16,6 @@
 #include "support/sanitizers.h"
 
 namespace engine::oracle {
-
-using Clock = std::chrono::steady_clock;
-
 namespace {
 
 // The processor time that all threads of a process have had.

@@ -5,7 +5,6 @@
 // Ownership: it owns the child that runs at the moment.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -28,12 +27,12 @@ class Supervisor {
       : source_(std::move(source)), failed_(std::move(failed)), verbose_(verbose) {}
 
   // Runs all programs, but stops when the time is up, or when `most_bad` were bad.
-  Verdicts Run(std::chrono::steady_clock::time_point until, uint64_t most_bad);
+  Verdicts Run(Clock::time_point until, uint64_t most_bad);
 
  private:
   struct Message;
-  uint64_t RunChild(uint64_t first, std::chrono::steady_clock::time_point until, Verdicts* verdicts);
-  [[noreturn]] void ChildMain(int pipe, uint64_t first, std::chrono::steady_clock::time_point until);
+  uint64_t RunChild(uint64_t first, Clock::time_point until, Verdicts* verdicts);
+  [[noreturn]] void ChildMain(int pipe, uint64_t first, Clock::time_point until);
   const Source source_;
   const Failed failed_;
   const bool verbose_;
