@@ -121,10 +121,14 @@ class Attributes:
 
 
 class Made:
-    """The stand-ins that a capture makes. None may outlive it."""
+    """The stand-ins that a capture makes. None may outlive it. What was there before is set aside meanwhile, unless somebody already has
+    set some aside: looking through all that torch has imported takes longer than most captures."""
 
     def __init__(self) -> None:
         self.refs: list[weakref.ref[Any]] = []
+        self.set_aside = gc.get_freeze_count() == 0
+        if self.set_aside:
+            gc.freeze()
 
     def note(self, result: Any) -> None:
         if type(result) is FakeTensor:
@@ -133,14 +137,21 @@ class Made:
             self.refs += [weakref.ref(leaf) for leaf in tree_leaves(result) if type(leaf) is FakeTensor]
 
     def outlive(self, error: BaseException | None = None) -> bool:
-        """Whether some do, behind a capture. Caches that hold some are emptied."""
-        while error is not None:
-            traceback.clear_frames(error.__traceback__)
-            error = error.__cause__ or error.__context__
-        if not self._alive():
-            return False
-        gc.collect()
+        """Whether some do, behind a capture. Caches that hold some are emptied. Called once."""
+        try:
+            while error is not None:
+                traceback.clear_frames(error.__traceback__)
+                error = error.__cause__ or error.__context__
+            if not self._alive():
+                return False
+            gc.collect()
+        finally:
+            if self.set_aside:
+                gc.unfreeze()
         alive = self._alive()
+        if alive:
+            gc.collect()  # a cycle may have gone through what was set aside
+            alive = self._alive()
         if alive:
             _let_go(alive)
         return bool(alive)
