@@ -1,30 +1,8 @@
 """Tests of engine.torch. Skipped, with the reason, where torch is not installed."""
 
-import gc
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def modules_are_no_garbage():
-    """A capture may collect garbage, and most of what Python then looks at is what torch has imported: half of a small capture's time."""
-    from engine.torch import stand_ins
-
-    let_go = stand_ins._let_go
-
-    def seeing_all(fakes):
-        gc.unfreeze()  # gc.get_referrers finds no cache that is frozen
-        let_go(fakes)
-        gc.freeze()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stand_ins, "_let_go", seeing_all)
-        gc.collect()
-        gc.freeze()
-        yield
-        gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
