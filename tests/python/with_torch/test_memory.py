@@ -6,13 +6,14 @@ import sys
 
 import pytest
 
+# A process may change malloc once, so each of these programs is one; what leaves malloc alone may be tried in turn in one.
 PROGRAM = """
 import resource, sys
 import torch
 from torch import nn
 import engine.torch
+from engine.torch.memory import keep_freed_memory
 
-kept = {"keep_freed_memory": "leave" not in sys.argv}
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -24,12 +25,20 @@ def step(x):
     return loss
 
 batches = [torch.ones(2, 4)] * 3
-if sys.argv[1] == "compile_step":
-    list(map(engine.torch.compile_step(step, options=kept), batches))
-elif sys.argv[1] == "smart_stage":
-    list(engine.torch.smart_stage(step, batches, **kept))
-elif sys.argv[1] == "compile":
-    list(map(torch.compile(model, backend=engine.torch.backend, options=kept), batches))
+
+def train(way, **kept):
+    if way == "compile_step":
+        list(map(engine.torch.compile_step(step, options=kept), batches))
+    elif way == "smart_stage":
+        list(engine.torch.smart_stage(step, batches, **kept))
+    elif way == "compile":
+        list(map(torch.compile(model, backend=engine.torch.backend, options=kept), batches))
+
+def changed():
+    return keep_freed_memory.cache_info().currsize > 0 and keep_freed_memory()
+"""
+FAULTS = PROGRAM + """
+train(sys.argv[1], keep_freed_memory=True)
 
 def gradients_of_tables():
     return [torch.ones(10_000, 16) for _ in range(16)]  # 160 pages each
@@ -39,46 +48,41 @@ for _ in range(4):
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):
     gradients_of_tables()
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 10)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 10, changed())
 """
 SOME = 16 * 160 // 4  # page faults
+WAYS = ["compile_step", "compile", "smart_stage"]
 
 
-def faults(way, **chosen):
-    """Page faults each time that so many tensors are made and given back, in a process of its own."""
+def told(program, *ways, **chosen):
+    """What a process of its own prints, in which nobody but ``chosen`` says what malloc does."""
     known = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
     environment = {name: value for name, value in os.environ.items() if name not in known}
-    told = subprocess.run([sys.executable, "-c", PROGRAM, way], capture_output=True, text=True, timeout=300,
+    done = subprocess.run([sys.executable, "-c", program, *ways], capture_output=True, text=True, timeout=300,
                           env=environment | chosen)  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    return int(told.stdout)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
-@pytest.mark.parametrize("way", ["compile_step", "compile", "smart_stage"])
+@pytest.mark.parametrize("way", WAYS)
 def test_tensors_have_the_pages_of_those_before(way):
-    assert faults(way) < SOME
+    faults, changed = told(FAULTS, way)
+    assert int(faults) < SOME and changed == "True"
 
 
 # Whether pages come back by themselves depends on what the process has freed before, so these ask what was done.
-CHANGED = PROGRAM[: PROGRAM.index("def gradients_of_tables")] + """
-from engine.torch.memory import keep_freed_memory
-print(keep_freed_memory.cache_info().currsize > 0 and keep_freed_memory())
+CHANGED = PROGRAM + """
+for way in sys.argv[1:]:
+    train(way, keep_freed_memory=False)
+    print(way, changed())
 """
 
 
-def changed(*ways, **chosen):
-    told = subprocess.run([sys.executable, "-c", CHANGED, *ways], capture_output=True, text=True, timeout=300,
-                          env=os.environ | chosen)  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    return told.stdout.strip()
+def test_without_a_compiled_step_and_with_the_option_malloc_is_left_alone():
+    ways = ["nothing", *WAYS]
+    found = told(CHANGED, *ways)
+    assert dict(zip(found[::2], found[1::2])) == dict.fromkeys(ways, "False")
 
 
-def test_without_a_compiled_step_and_where_the_environment_says_so_malloc_is_left_alone():
-    assert changed("compile_step") == "True"
-    assert changed("nothing") == "False"
-    assert changed("compile_step", MALLOC_TRIM_THRESHOLD_="131072") == "False"
-
-
-@pytest.mark.parametrize("way", ["compile_step", "compile", "smart_stage"])
-def test_the_option_leaves_malloc_alone(way):
-    assert changed(way, "leave") == "False"
+def test_where_the_environment_says_what_malloc_does_it_is_left_alone():
+    assert told(FAULTS, "compile_step", MALLOC_TRIM_THRESHOLD_="131072")[1] == "False"

@@ -115,8 +115,36 @@ def test_graph_breaks_and_recompiles(forced):
         return x * 2 if flag else x.relu()
 
     ours = compiled(net)
-    for flag in (True, False, True):
-        same(ours(torch.ones(2, 4), flag), net(torch.ones(2, 4), flag))
+    for rows, flag in [(2, True), (2, False), (2, True), (3, True), (4, False), (5, True)]:
+        x = torch.ones(rows, 4)
+        same(ours(x, flag), net(x, flag))
+
+
+def test_a_graph_that_breaks_under_autocast_is_cast_as_torchs_own(forced):
+    """For each size of a batch, too."""
+    forced("workers")
+
+    def gradients(backend):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        torch.manual_seed(0)
+        model, found = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), []
+
+        def net(x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                x = model[0](x)
+                torch._dynamo.graph_break()
+                return model[1](x.relu())
+
+        run = torch.compile(net, backend=backend)
+        for rows in (2, 3, 4, 3):
+            out = run(torch.randn(rows, 4))
+            out.float().sum().backward()
+            found.append([out.detach(), [p.grad.clone() for p in model.parameters()]])
+        assert torch._dynamo.utils.counters["graph_break"]
+        return found
+
+    same(gradients(engine.torch.backend), gradients("aot_eager"))
 
 
 def test_a_compiled_model_inside_another(forced):

@@ -37,7 +37,9 @@ def bert(layers=2):
 def gpt2(layers=2):
     config = transformers.GPT2Config(vocab_size=99, n_embd=32, n_layer=layers, n_head=2, n_positions=32, bos_token_id=0,
                                      eos_token_id=0, use_cache=False)  # fmt: skip
-    return transformers.GPT2LMHeadModel(config), lambda model, given: model(input_ids=given, labels=given).loss, ids
+    model = transformers.GPT2LMHeadModel(config)
+    model.loss_type = "ForCausalLM"  # else it warns that it takes this, where Dynamo breaks the graph and traces six functions again
+    return model, lambda model, given: model(input_ids=given, labels=given).loss, ids
 
 
 def t5(layers=2):
@@ -116,7 +118,7 @@ def test_autocast_casts_as_torchs_own_graphs_do(forced, make):
 def test_batches_of_other_sizes_need_no_more_graphs_than_torch_makes(forced, make):
     forced("workers")
     model, call, inputs = make(layers=1)  # each layer is traced anew for each size
-    ours, graphs, eager = (Called(copy.deepcopy(model).train(), call) for _ in range(3))
+    ours, eager, graphs = (Called(copy.deepcopy(model).train(), call) for _ in range(3))
     batches = [torch.cat([inputs() for _ in range(sizes)]) for sizes in (1, 2, 3, 4, 3)]
 
     def counted(run, model):
@@ -126,4 +128,5 @@ def test_batches_of_other_sizes_need_no_more_graphs_than_torch_makes(forced, mak
 
     found, made = counted(compiled(ours), ours)
     same(found, trained(eager, eager, batches))
-    assert made == counted(torch.compile(graphs, backend="aot_eager"), graphs)[1] > 0
+    if made != 2:  # one for the first size and one for all others are the fewest, so torch's, which take as long, need not be made
+        assert made == counted(torch.compile(graphs, backend="aot_eager"), graphs)[1] > 0
