@@ -140,8 +140,8 @@ class StagingGuard {
     if (phase != kRest) {
       const bool staged = phase == kOther ? !staged_ : staged_;
       // A stage that was just opened has not yet filled its buffer; in a trial that is part of what is measured.
-      const bool tried = staged && phase == kOther;
-      blocks_.emplace_back(staged, staged && phase == kAfter ? 1 + ahead_ : 1, tried ? trial_ahead_ : ahead_, tried);
+      const size_t skip = staged && phase == kAfter ? 1 + ahead_ : 1;
+      blocks_.emplace_back(staged, skip, phase == kOther && staged ? trial_ahead_ : ahead_);
     }
     phase_ = phase;
     ++changes_;

@@ -6,8 +6,7 @@
 // of an earlier, faster block run out, steps end faster than new ones begin.
 //
 // A block's first steps do not count. If the caller waits for each step, one does not: the stage has no item yet, so
-// nothing runs ahead of that step. But a stage that is tried fills its buffer beside it, for the steps that follow: by what that delays
-// the first step, they took longer. The block ends when the last item that the stage has begun was used, so each item's
+// nothing runs ahead of that step. The block ends when the last item that the stage has begun was used, so each item's
 // staged work and its step are in the same block. If the caller does not wait, steps of the block before are still in
 // flight. Then three groups do not count: as many steps as were started before the first one ended, as many again, and
 // those for which the stage had an item ready.
@@ -78,12 +77,11 @@ class StepBlock {
  public:
   struct Took {
     Times rest;  // of each step that counts
-    Times got;   // how long its caller waited for its item, and its share of filling the buffer; not in `rest`
+    Times got;   // how long its caller waited for its item; not in `rest`
   };
 
-  // `skip`: how many steps of a caller that waits do not count. `ahead`: as many items as a stage has ready. `fills`: it has none when
-  // the block begins, and the steps that count use what it makes beside the first one.
-  StepBlock(bool staged, size_t skip, size_t ahead, bool fills) : staged_(staged), fills_(fills), skip_(skip), ahead_(ahead) {}
+  // `skip`: how many steps of a caller that waits do not count. `ahead`: as many items as a stage has ready.
+  StepBlock(bool staged, size_t skip, size_t ahead) : staged_(staged), skip_(skip), ahead_(ahead) {}
 
   bool staged() const { return staged_; }
   size_t started() const { return begins_.size(); }
@@ -140,18 +138,13 @@ class StepBlock {
       out.got.push_back(got);
       out.rest.push_back(std::max(0.0, t - got));
     }
-    if (fills_ && waits()) {
-      const double mean = Mean(out.rest), filling = std::max(-kSooner * mean, ends[0] - begins_[0] - mean);
-      for (double& got : out.got) got += filling / static_cast<double>(out.got.size());
-    }
     return out;
   }
 
  private:
-  static constexpr double kSooner = 0.3;  // by this share of a step the first one may have been faster by chance
-  static constexpr double kPause = 4;     // in steps; a shorter gap is the caller's own work, which a stage may slow down
+  static constexpr double kPause = 4;  // in steps; a shorter gap is the caller's own work, which a stage may slow down
 
-  bool staged_, fills_;
+  bool staged_;
   size_t skip_, ahead_;
   std::shared_ptr<Ends> ends_ = std::make_shared<Ends>();
   Times asked_, begins_, got_;

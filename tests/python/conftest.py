@@ -1,6 +1,5 @@
 """Shared by the Python tests: gates instead of sleeps, seeds that are printed, programs in a process of their own."""
 
-import gc
 import importlib.util
 import logging
 import os
@@ -71,26 +70,6 @@ def no_trace_of_torch():
         patch.setattr(trace, "handlers", [])
         patch.setattr(trace, "addHandler", lambda handler: None)
         yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def modules_are_no_garbage():
-    """Captures and some tests collect garbage, and most of what Python would look at then is what all tests together have imported."""
-    stand_ins = sys.modules.get("engine.torch.stand_ins")
-    gc.collect()
-    gc.freeze()
-    with pytest.MonkeyPatch.context() as patch:
-        if stand_ins:
-            let_go = stand_ins._let_go
-
-            def seeing_all(fakes):
-                gc.unfreeze()  # gc.get_referrers finds no cache that is frozen
-                let_go(fakes)
-                gc.freeze()
-
-            patch.setattr(stand_ins, "_let_go", seeing_all)
-        yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

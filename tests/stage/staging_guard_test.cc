@@ -77,7 +77,6 @@ class WaitingProgram {
     }
     const double begun = now_;
     now_ += (open_ ? staged_ : whole_) * jitter_() * slowness_;
-    if (open_ && !closing_ && in_the_way_ > 0) now_ += in_the_way_ * static_cast<double>(MadeUntil(now_));
     ++steps_;
     if (guard_.decided()) ++after_, other_ += guard_.watching() && open_ != guard_.staged();
     detail::StepBlock* block = guard_.watching() ? guard_.BlockOf(ran) : nullptr;
@@ -99,7 +98,6 @@ class WaitingProgram {
     return steps_;
   }
   void Pause(double seconds) { now_ += seconds; }
-  void InTheWay(double seconds) { in_the_way_ = seconds; }  // by which an item that the stage makes delays the step beside it
   void Own(double seconds) { own_ = seconds; }  // work of the caller's after each step
   // From now on training takes so long.
   void Becomes(double whole, double staged) { whole_ = whole, staged_ = staged; }
@@ -118,11 +116,6 @@ class WaitingProgram {
     count_ = 0;
     Make(now_);
   }
-  size_t MadeUntil(double until) {
-    const size_t before = count_;
-    Make(until);
-    return count_ - before;
-  }
   // The stage begins the items that it has time and room for until `until`.
   void Make(double until) {
     const size_t places = (guard_.trial() ? std::min(capacity_, kTrialCapacity) : capacity_) + 1;
@@ -137,7 +130,7 @@ class WaitingProgram {
 
   StagingGuard guard_;
   Draw read_;
-  double whole_, staged_, slowness_ = 1, own_ = 0, in_the_way_ = 0;
+  double whole_, staged_, slowness_ = 1, own_ = 0;
   Draw jitter_;
   size_t capacity_, count_ = 0;
   bool open_ = false, closing_ = false;
@@ -272,23 +265,6 @@ TEST(StagingGuardTest, APauseOfTheCallersSaysNothingOfEitherWay) {
       EXPECT_EQ(program.staged(), faster) << paused;
       EXPECT_NEAR(program.guard().whole_seconds(), 1.25, 1e-9) << paused;
     }
-  }
-}
-
-// A step that uses all of the machine is delayed by each item that is made beside it, the first one of a trial by a whole buffer. What it
-// takes to fill that is no gain of the steps that use it.
-TEST(StagingGuardTest, FillingTheBufferOfATrialCountsForTheStepsThatUseIt) {
-  Random random(kSeed + 19);
-  for (const double delay : {0.0, 0.1, 0.24}) {  // of a step of 0.8, by an item that takes 0.2 to read
-    int kept = 0;
-    for (int i = 0; i < 100; ++i) {
-      WaitingProgram program(0.2, 0.8, 0.8, Noise(random, 0.02), 4);
-      program.InTheWay(delay);
-      program.Decide();
-      EXPECT_NEAR(program.guard().staged_seconds(), 0.8 + delay, 0.05) << delay;
-      kept += program.staged();
-    }
-    EXPECT_EQ(kept > 50, delay < 0.2) << delay << ": " << kept << " of 100";
   }
 }
 
