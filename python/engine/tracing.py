@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 from typing import TYPE_CHECKING
 
 from . import _core
+from .errors import UsageError
 from .explanation import model
 from .explanation.model import TraceEvent, TraceWait
 
@@ -20,7 +22,8 @@ class Trace(_core.TraceBlock):
     Afterwards ``t.events`` is the list of ops (TraceEvent), ``t.waits`` says when threads waited, and for what
     (TraceWait), and ``engine.explain(t)`` says what follows. The file, if one is named, opens in Perfetto and
     chrome://tracing. The block does not wait for ops: end it with wait_all() to see all of them.
-    UsageError if a trace of this engine is already running. Waits of all threads of the process are recorded.
+    UsageError if a trace of this engine is already running; what ``open`` raises, before anything is recorded, if the file
+    cannot be written. Waits of all threads of the process are recorded.
     Ctrl-C may come at any moment: the trace ends with its block. If the block is never left, it ends when this object goes,
     and writes nothing.
     """
@@ -29,6 +32,8 @@ class Trace(_core.TraceBlock):
 
     def __init__(self, path: str | os.PathLike[str] | None = None, engine: _core.Engine | None = None) -> None:
         super().__init__(engine, self._yields)
+        if path is not None:
+            _must_be_writable(pathlib.Path(path))
         self.path, self._json = path, ""
         self._data = model.TraceData("trace", [], [], [], 0.0)
 
@@ -64,6 +69,8 @@ class Trace(_core.TraceBlock):
         """As ``engine.explain(trace)``."""
         from .explanation import TraceExplanation
 
+        if self._open:
+            raise UsageError(f"explain: the trace {self.data.name!r} is not over; explain it behind its `with` block")
         return TraceExplanation(self.data)
 
     def __repr__(self) -> str:
@@ -75,7 +82,16 @@ class Trace(_core.TraceBlock):
         )
 
     def _repr_html_(self) -> str | None:
-        return self.explain()._repr_html_() if self.events else None
+        return self.explain()._repr_html_() if self.events and not self._open else None
+
+
+def _must_be_writable(path: pathlib.Path) -> None:
+    """What ``open`` would raise, without making a file."""
+    wrong = errno.EISDIR if path.is_dir() else None if path.parent.is_dir() else errno.ENOENT
+    if wrong is None and not os.access(path if path.exists() else path.parent, os.W_OK):
+        wrong = errno.EACCES
+    if wrong is not None:
+        raise OSError(wrong, f"trace: {os.strerror(wrong)}", str(path))
 
 
 class Sample(Trace):

@@ -118,6 +118,7 @@ void BindTracing(nb::module_& m) {
           nb::sig("def __init__(self, engine: Engine | None, yields: bool) -> None"))
       .def("__enter__", &EnterTrace, nb::sig("def __enter__(self) -> TraceBlock"))
       .def("__exit__", &ExitTrace, nb::sig("def __exit__(self, *exc: object) -> None"))
+      .def_prop_ro("_open", [](const TraceBlock& self) { return self.open != nullptr; })
       .def_prop_ro("_whole", [](const TraceBlock& self) { return self.whole; });
   m.def(
       "_traced", [](nb::handle engine) { return Running().contains(StateOf(engine, "trace").get()); },

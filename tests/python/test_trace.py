@@ -146,3 +146,28 @@ def test_what_was_recorded_is_read_when_somebody_asks(tmp_path, monkeypatch):
     assert read == []
     assert [e.name for e in trace.events] == ["second"] and trace.explain() and repr(trace)
     assert read == ["t.json"]
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_recorded(tmp_path):
+    for wrong, error in ((tmp_path / "none" / "t.json", FileNotFoundError), (tmp_path, IsADirectoryError)):
+        with pytest.raises(error, match="trace"):
+            engine.trace(wrong)
+    written = tmp_path / "t.json"
+    block = engine.trace(written)
+    assert not written.exists()
+    with block:
+        pass
+    assert written.exists()
+
+
+def test_an_open_trace_is_not_explained():
+    with engine.trace() as trace:
+        engine.push(lambda: None, name="here")
+        engine.wait_all()
+        for explain in (engine.explain, engine.Trace.explain):
+            with pytest.raises(engine.UsageError, match="behind its `with` block"):
+                explain(trace)
+        assert trace._repr_html_() is None
+    assert "here" in str(engine.explain(trace))
+    with trace, pytest.raises(engine.UsageError, match="not over"):
+        engine.explain(trace)  # what it had the first time is no answer either

@@ -203,7 +203,7 @@ TEST(RandomPipelineTest, SeesWhatOneThreadAloneWouldSee) {
   SCOPED_TRACE(SeedLine());
   Random seeds(Seed());
   const int before = Threads();
-  for (int i = 0; i < (kSanitized ? 200 : 500) && !testing::Test::HasFailure(); ++i) {
+  for (int i = 0; i < (kSanitized ? 80 : 500) && !testing::Test::HasFailure(); ++i) {
     const uint64_t seed = seeds.Next();
     SCOPED_TRACE("program " + std::to_string(i) + " of seed " + std::to_string(seed));
     Check(Make(seed));

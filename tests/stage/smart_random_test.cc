@@ -157,7 +157,7 @@ TEST(SmartRandomTest, NobodyCanTellByTheResults) {
   EngineOptions options = Quiet(2);
   options.on_unobserved = [](const OpError&) {};
   Engine eng(options);
-  for (int i = 0; i < (kSanitized ? 150 : 600) && !testing::Test::HasFailure(); ++i) {
+  for (int i = 0; i < (kSanitized ? 60 : 600) && !testing::Test::HasFailure(); ++i) {
     const uint64_t seed = seeds.Next();
     SCOPED_TRACE("step " + std::to_string(i) + " of seed " + std::to_string(seed));
     Check(eng, seed);

@@ -182,7 +182,7 @@ class Programs {
 
 TEST(ModelTest, ValuesAndErrorsAreThoseOfTheSerialModel) {
   printf("seed %llu\n", static_cast<unsigned long long>(Seed()));
-  for (uint64_t program = 0; program < (kSanitized ? 40 : 200); ++program) {
+  for (uint64_t program = 0; program < (kSanitized ? 15 : 200); ++program) {
     Random random(Seed() + program);
     constexpr int kWorkers[] = {0, 1, 2, 4, 8};
     EngineOptions o = Quiet(kWorkers[random.Below(5)]);

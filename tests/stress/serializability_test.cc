@@ -8,7 +8,7 @@ namespace {
 TEST(SerializabilityTest, RandomProgramsAreSerializable) {
   const uint64_t first = Seed();
   printf("seed %llu\n", static_cast<unsigned long long>(first));
-  for (uint64_t i = 0; i < (kSanitized ? 25 : 100); ++i) {
+  for (uint64_t i = 0; i < (kSanitized ? 10 : 100); ++i) {
     Random random(first + i);
     const Shape shape = RandomShape(random);
     const std::string what = SeedLine() + ", program " + std::to_string(i) + ": " + Describe(shape);

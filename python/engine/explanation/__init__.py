@@ -41,9 +41,10 @@ def explain(what: Any) -> Any:
         return Explanation(what)
     if isinstance(what, (str, os.PathLike)):
         return TraceExplanation.of_file(what)
-    data = getattr(what, "data", what)
-    if isinstance(data, TraceData):
-        return TraceExplanation(data)
+    if isinstance(what, _core.TraceBlock):
+        return what.explain()  # type: ignore[attr-defined]  # Trace, the one class that is made of it, has this
+    if isinstance(what, TraceData):
+        return TraceExplanation(what)
     raise TypeError(
         f"explain: a {type(what).__name__} is no hybridized function, no plan, no trace and no path of one"
     )
