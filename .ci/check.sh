@@ -380,7 +380,7 @@ excerpt() {
 mkdir -p "$LOGS"
 BY_NAME=$*
 # Among all checks the same programs every time, so that a change is judged by itself; by name, others each time.
-ORACLE_SECONDS=30 ORACLE_SEED=1
+ORACLE_SECONDS=20 ORACLE_SEED=1
 [ "$*" != oracle ] || ORACLE_SECONDS=600 ORACLE_SEED=$RANDOM$RANDOM
 PYTHON_FUZZ_PROGRAMS=${PYTHON_FUZZ_PROGRAMS:-$([ "$*" = python_fuzz ] && echo 100000 || echo 5000)}
 failed=() count=0
