@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import gc
 import types
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from kinds import with_changes
 from torch import nn
 from torch.optim import SGD
+
+from engine.torch.stand_ins import Made
 
 nothing = lambda *_: None  # noqa: E731
 
@@ -239,3 +242,16 @@ def test_text_of_a_tensor_makes_the_step_run_eagerly(name):
         return model, step, nothing
 
     assert "makes text of a tensor" in with_changes(make).why_eager
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_a_capture_sets_aside_it_gives_back_and_nothing_else(frozen):
+    if frozen:
+        gc.freeze()  # the program's own
+    try:
+        made = Made()
+        assert gc.get_freeze_count() > 0
+        made.outlive(ValueError())
+        assert bool(gc.get_freeze_count()) is frozen
+    finally:
+        gc.unfreeze()
