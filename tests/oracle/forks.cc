@@ -117,7 +117,9 @@ void World::ForkOnce(Random& random) {
   pending_over_fork_.clear();
   bulk.reset();
   int status = 0;
+  child_ = pid;
   waitpid(pid, &status, 0);
+  child_ = 0;
   ++forks_;
   child_held_.Release();
   if (child_held_ops_) child_held_ops_->Release();

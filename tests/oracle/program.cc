@@ -18,14 +18,14 @@
 namespace engine::oracle {
 namespace {
 
-// Writes the stacks of all threads into a file, and prints its name, if gdb is installed.
-void WriteStacks(uint64_t seed) {
+// Writes the stacks of all threads of a process into a file, and prints its name, if gdb is installed.
+void WriteStacks(uint64_t seed, pid_t process = getpid(), const char* what = "") {
   char command[300];
   snprintf(command, sizeof command,
            "gdb -batch -p %d -ex 'thread apply all bt 30' >oracle-%" PRIu64
-           ".stacks 2>/dev/null && "
-           "echo stacks are in oracle-%" PRIu64 ".stacks",
-           getpid(), seed, seed);
+           "%s.stacks 2>/dev/null && "
+           "echo stacks are in oracle-%" PRIu64 "%s.stacks",
+           process, seed, what, seed, what);
   if (system(command) != 0) printf("there are no stacks, for want of gdb\n");
 }
 
@@ -70,6 +70,10 @@ class HangWatch {
     alarm(20);  // in case even that hangs
     printf("%s\n", world_.DescribePending().c_str());
     WriteStacks(program_.seed);
+    if (const pid_t child = world_.child()) {  // it may hang in the fork itself, where it has no alarm yet
+      WriteStacks(program_.seed, child, "-child");
+      kill(child, SIGKILL);
+    }
     fflush(stdout);
     _exit(kHung);
   }

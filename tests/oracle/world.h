@@ -44,6 +44,7 @@ class World {
   // Says where the engine is now, for a report of a hang.
   std::string DescribePending() const;
   int forks() const { return forks_; }
+  pid_t child() const { return child_; }  // of a fork, while it is waited for; 0: none
 
   // --- what closures call
 
@@ -275,6 +276,7 @@ class World {
 
   std::mutex fork_mu_;  // guards what comes now: two threads may want to fork
   int forks_ = 0;
+  std::atomic<pid_t> child_{0};
   Plan child_plan_;
   Var child_var_;
   int child_runs_ = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,8 +28,12 @@ testing::AssertionResult InChild(F&& body) {
     }
     _exit(code);
   }
+  // The child may hang before its body, in the fork itself.
   int status = 0;
-  waitpid(pid, &status, 0);
+  for (int naps = 0; waitpid(pid, &status, WNOHANG) == 0; ++naps) {
+    if (naps == 40'000) kill(pid, SIGABRT);
+    usleep(1000);
+  }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return testing::AssertionSuccess();
   return testing::AssertionFailure() << "the child ended with " << (WIFSIGNALED(status) ? "signal " : "status ")
                                      << (WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));

@@ -13,6 +13,7 @@ thread_local constinit int t_until_failure = -1;
 thread_local constinit bool t_only_one = false;
 thread_local constinit bool t_exempt = false;
 std::atomic<uint32_t> g_one_in{0};
+std::atomic<void (*)()> g_at_each{nullptr};
 uint64_t g_seed = 0;
 
 namespace {
@@ -20,6 +21,7 @@ namespace {
 thread_local constinit uint64_t t_random = 0;
 
 void* Allocate(std::size_t bytes, std::size_t align) noexcept {
+  if (const auto at_each = g_at_each.load(std::memory_order_acquire)) at_each();
   if (t_fails) return nullptr;
   if (t_until_failure == 0) {
     if (t_only_one) t_until_failure = -1;

@@ -310,7 +310,7 @@ class EngineCore final : public PoolHost {
   void JoinEverything();
 
   // fork.cc
-  void PoisonPendingAfterFork();
+  std::vector<VarCore*> PoisonPendingAfterFork();  // returns the deleted Vars, which are to be released
 
   const EngineOptions options_;
   std::atomic<uint32_t> refs_{1};

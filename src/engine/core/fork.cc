@@ -108,19 +108,22 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   Renew(change_mu_);  // mutant: shutdown_lock_of_the_parent
   threads_.AfterForkInChild();
   threads_lost_ = false;
-  PoisonPendingAfterFork();
+  const std::vector<VarCore*> deleted = PoisonPendingAfterFork();
   // Left as it is, because its locks and threads are the parent's, and because it keeps the devices, which must not be
   // destroyed here.
   (void)devices_.release();
   const bool had_devices = has_devices_.exchange(false);  // mutant: devices_found_in_a_child
   devices_ = MakeDevices(*this, options_, had_devices);
   pools_.AfterForkInChild();
+  // After the walk, because freeing a Var takes the arena's lock. And now that the devices are the child's, because they
+  // are told of it, and locks of the parent's may be taken for ever.
+  for (VarCore* var : deleted) ReleaseVarCore(var);
   threads_lost_ = !pools_.stopped() && admission_.phase() == Phase::kOpen;
   // The walk above may have given this thread a slot; the next call must look again, to start the threads.
   t_engine_id = 0;
 }
 
-void EngineCore::PoisonPendingAfterFork() {
+std::vector<VarCore*> EngineCore::PoisonPendingAfterFork() {
   ErrorRecord* error = nullptr;
   std::vector<VarCore*> deleted;
   vars_.ForEachBlock(kVarClass, kVarClass + 1, [&](void* block) {
@@ -143,8 +146,7 @@ void EngineCore::PoisonPendingAfterFork() {
     if (var->completer.deleting.load(std::memory_order_relaxed)) deleted.push_back(var);
   });
   if (error) error->Release();
-  // After the walk, because freeing a Var takes the arena's lock.
-  for (VarCore* var : deleted) ReleaseVarCore(var);
+  return deleted;
 }
 
 }  // namespace engine::detail

@@ -1,0 +1,58 @@
+// Contract 8: a fork while a thread has a lock of the devices. The child looks at none of them.
+#include "engine/comm.h"
+#include "support/child.h"
+#include "support/no_memory.h"
+#include "support/on_device.h"
+
+namespace engine::test {
+namespace {
+
+// The thread that looks after failures stops at its Nth allocation, until it is let go.
+constexpr int kStop = 40;
+std::atomic<int> g_allocations{0};
+std::atomic<bool> g_go{false};
+thread_local constinit bool t_of_the_test = false;
+void StopThere() {
+  if (t_of_the_test || g_allocations.fetch_add(1) + 1 != kStop) return;
+  while (!g_go) std::this_thread::sleep_for(1ms);
+}
+
+// A collective fails, and with it all that was issued behind it: they are listed under the lock of what has failed. A Var that
+// was deleted with work pending goes in the child, and the devices forget what failed of it.
+TEST(ForkDeviceLocks, ADeletedVarGoesInTheChildWhileTheDevicesListWhatHasFailed) {
+  if (const char* why = WhyNoForks()) GTEST_SKIP() << why;
+  EngineOptions options = Quiet(2);
+  options.devices = {MakeSoftwareDevice({}), MakeSoftwareDevice({})};
+  Engine eng(options);
+  const int devices[] = {0, 1};
+  std::vector<Communicator> comms = NewCommunicators(eng, devices);
+  const Var var = eng.NewVar("var");
+  comms[0].Push(eng, {.name = "alone", .updates = {var}},
+                {Collective::AllReduce(nullptr, nullptr, 0, DataType::kInt8)});
+  constexpr int kBehind = 200;
+  for (int i = 0; i < kBehind; ++i) eng.Push({.name = "behind", .updates = {var}, .place = Gpu(0)}, [] {});
+  while (eng.device_stats().issued < kBehind + 1) std::this_thread::yield();
+  HeldOp held;
+  {
+    const Var deleted = eng.NewVar("deleted");
+    held = eng.PushHeld({.name = "held", .writes = {deleted}}, [] {});
+  }
+  t_of_the_test = true;
+  g_at_each = StopThere;
+  comms[0].Abort("for the test");
+  while (g_allocations < kStop) std::this_thread::yield();
+  EXPECT_TRUE(InChild([&] {
+    const Var mine = eng.NewVar("mine");
+    eng.Push({.writes = {mine}}, [] {});
+    eng.Wait(mine);
+    return true;
+  }));
+  g_go = true;
+  g_at_each = nullptr;
+  held.Release();
+  EXPECT_THROW(eng.Wait(var), OpError);
+  eng.WaitAll();
+}
+
+}  // namespace
+}  // namespace engine::test
