@@ -7,6 +7,10 @@
 // whenever two percent of the steps since the first decision are as many as run the other way for it. What the last
 // comparisons measured is put together; what the newest one refutes is forgotten.
 //
+// A stage that is tried reads ahead beside its first step, which does not count, and uses that up: too little is read beside
+// those that count. So a stage that a trial has opened is compared once more at once, in steps of a stage that runs on. It
+// stays if they are faster at all. If they are not, the trial no longer counts.
+//
 // A step that takes far longer than usual is other work on the machine as often as its own way's fault. So it counts, but only
 // up to a bound. The time that a caller waits for its item counts as it is: a source that reads a block for several items
 // takes long for one of them, which is just what a stage hides.
@@ -61,7 +65,7 @@ class StagingGuard {
   // Whether it is time to compare again.
   bool due() const {
     return phase_ == kRest &&
-           (!decided_ || (!window_.empty() && saved_ >= static_cast<double>(cost_[staged_ ? 0 : 1])));
+           (!decided_ || tried_ || (!window_.empty() && saved_ >= static_cast<double>(cost_[staged_ ? 0 : 1])));
   }
   // Begins a comparison.
   void Begin() {
@@ -140,7 +144,7 @@ class StagingGuard {
     if (phase != kRest) {
       const bool staged = phase == kOther ? !staged_ : staged_;
       // A stage that was just opened has not yet filled its buffer; in a trial that is part of what is measured.
-      const size_t skip = staged && phase == kAfter ? 1 + ahead_ : 1;
+      const size_t skip = staged && (phase == kAfter || tried_) ? 1 + ahead_ : 1;
       blocks_.emplace_back(staged, skip, phase == kOther && staged ? trial_ahead_ : ahead_);
     }
     phase_ = phase;
@@ -149,7 +153,7 @@ class StagingGuard {
   // How many steps of a block that is not a trial count.
   size_t Wanted(const StepBlock& block) const {
     if (!block.waits()) return 2 * quarter_;
-    return !decided_ ? quarter_ - 1 : block.staged() == staged_ ? 2 * quarter_ : quarter_;
+    return !decided_ ? quarter_ - 1 : block.staged() == staged_ || tried_ ? 2 * quarter_ : quarter_;
   }
   // Whether a block has all its steps. Of a caller that waits, their ends are known soon.
   bool Full(const StepBlock& block, size_t begun) const {
@@ -224,6 +228,8 @@ class StagingGuard {
 
   void Decide() {
     window_.push_back(Compare());
+    const double newest = window_.back().gain;
+    if (tried_ && newest <= 0) window_.erase(window_.begin(), window_.end() - 1);  // what the trial said was wrong
     if (window_.size() > kWindow) window_.pop_front();
     const size_t last = window_.size() - 1;
     if (last > 0) {
@@ -233,10 +239,11 @@ class StagingGuard {
     }
     const Gain all = Together(0, window_.size());
     const double errors = staged_ ? kKeep : decided_ ? kLater : kFirst;
-    cost_[blocks_[1].staged() ? 1 : 0] =
-        std::max(blocks_[1].staged() ? 2 * quarter_ : quarter_ + 1, blocks_[1].started());
-    staged_ = all.gain > std::max(kWorth, errors * all.error);
+    const bool trial = blocks_[1].staged();
+    cost_[trial ? 1 : 0] = std::max(trial ? 2 * quarter_ : quarter_ + 1, blocks_[1].started());
+    staged_ = tried_ ? newest > 0 : all.gain > std::max(kWorth, errors * all.error);
     decided_ = true;
+    tried_ = trial && staged_;
     ++comparisons_;
     blocks_.clear();
     Enter(kRest);
@@ -257,6 +264,7 @@ class StagingGuard {
   size_t ahead_, trial_ahead_;
   size_t quarter_;  // of the steps of a comparison
   bool staged_, decided_ = false;
+  bool tried_ = false;  // staged, and only a trial has said so
   Phase phase_ = kRest;
   std::deque<StepBlock> blocks_;  // of this comparison
   std::deque<Compared> window_;   // the last comparisons
