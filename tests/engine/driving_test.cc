@@ -142,6 +142,23 @@ TEST(DriverTest, AWaitAllInsideAnOpOfAnotherEngineGetsADriver) {
   over.Wait();
 }
 
+// --- a push that holds an op runs nobody's body: it may wait for that op, and so for this thread
+
+TEST_P(DrivingTest, APushThatHoldsItsOpRunsNoBodyThatMayWaitForIt) {
+  for (const Policy policy : {Policy::kNaive, Policy::kInline}) {
+    Engine eng(Quiet(workers()));
+    eng.SetPolicy(policy);
+    Var before = eng.NewVar("before"), held_var = eng.NewVar("held"), done = eng.NewVar("done");
+    HeldOp first = HoldWrite(eng, before);
+    eng.Push({.name = "waits", .reads = {before}, .writes = {done}}, [&] { eng.Wait(held_var); });
+    first.Release();  // now the op may run, and the next push of this thread would run it
+    HeldOp held = HoldWrite(eng, held_var);
+    held.Release();
+    eng.Wait(done);
+    EXPECT_EQ(held_var.version(), 1u);
+  }
+}
+
 // --- scopes of the thread that runs a body are none of the body's
 
 // Runs `body`, pushed before by nobody's scopes, while this thread waits for it inside `scopes`.

@@ -241,7 +241,8 @@ ENGINE_INLINE Registered EngineCore::RegisterBy(ThreadSlot& slot, Draft draft, R
   if (pass.ready) [[unlikely]]
     Dispatch(pass, nullptr);
   if (result == Protocol::Result::kPending || !op) {
-    if (result == Protocol::Result::kPending && at_push) [[unlikely]]
+    // A held op waits for this very thread, so nothing is run here that may wait for it.
+    if (result == Protocol::Result::kPending && at_push && !registered.claim_) [[unlikely]]
       RunCallerPool();
     return registered;
   }
