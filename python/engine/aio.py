@@ -24,13 +24,15 @@ class _Mailbox:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._lock = threading.Lock()
-        self._finished: list[tuple[asyncio.Future[Any], BaseException | None, Any]] = []
+        self._finished: list[tuple[asyncio.Future[Any], BaseException | None, Any]] | None = []  # None: the loop is closed
         self._woken = False  # the loop has been woken for what is there
         self._looks = False  # the loop will look by itself within LOOK_EVERY
 
     def post(self, future: asyncio.Future[Any], error: BaseException | None, data: Any) -> None:
         """Called on a worker, by the op that ends, or by one behind it (python/src/await.cc)."""
         with self._lock:
+            if self._finished is None:
+                return
             self._finished.append((future, error, data))
             if self._woken or (self._looks and _core._many_runs_wait()):
                 return
@@ -39,8 +41,9 @@ class _Mailbox:
         if loop is not None:
             try:
                 loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:
-                pass  # the loop is closed, so nobody waits any more
+            except RuntimeError:  # the loop is closed, so nobody waits any more; what is kept for it would keep it
+                with self._lock:
+                    self._finished = None
 
     def expect(self) -> None:
         """Called on the loop by whoever awaits a run. While many runs wait for a worker, those that end don't each wake the
@@ -56,7 +59,7 @@ class _Mailbox:
 
     def _deliver(self) -> None:
         with self._lock:
-            finished, self._finished = self._finished, []
+            finished, self._finished = self._finished or [], []
             self._woken = False
         for future, error, data in finished:
             if future.done():  # it was cancelled meanwhile

@@ -45,6 +45,8 @@ def copied(item: Any) -> Any:
     numpy = loaded("numpy", "ndarray")
     if numpy is not None and isinstance(item, numpy.ndarray):
         return item.copy(order="K") if type(item) is numpy.ndarray else item.copy()
+    if numpy is not None and isinstance(item, numpy.flatiter):
+        return copied(item.base).flat
     where = extents(item)
     if where is not None:
         made = copy.copy(item)
@@ -69,6 +71,16 @@ def _is_container(kind: type) -> bool:
 def _may_change(kind: type) -> bool:
     """Whether containers of this kind can be changed in place."""
     return not issubclass(kind, (tuple, frozenset)) and not (hasattr(kind, "__dataclass_params__") and kind.__dataclass_params__.frozen)
+
+
+def changeable(item: Any) -> bool:
+    """Whether it is a container, an array of NumPy's or a bytearray, which can be changed in place."""
+    kind, numpy = type(item), loaded("numpy", "ndarray")
+    return (
+        _is_container(kind) and _may_change(kind)
+        or issubclass(kind, bytearray)
+        or numpy is not None and issubclass(kind, numpy.ndarray)
+    )  # fmt: skip
 
 
 def _remade(item: Any, change: Callable[[Any], Any]) -> Any:
@@ -240,7 +252,7 @@ def _copies(kind: type) -> bool:
     return (
         issubclass(kind, (bytearray, memoryview))
         or kind.__module__ == "array"
-        or numpy is not None and issubclass(kind, (numpy.ndarray, numpy.void))
+        or numpy is not None and issubclass(kind, (numpy.ndarray, numpy.void, numpy.flatiter))
         or torch is not None and issubclass(kind, (torch.Tensor, torch.UntypedStorage, torch.TypedStorage))
     )  # fmt: skip
 
@@ -277,7 +289,7 @@ def _is_kept(item: Any) -> bool:
     while True:
         if torch is not None and isinstance(item, torch.Tensor):
             return _is_kept_storage(item, torch)
-        of_numpy = numpy is not None and isinstance(item, (numpy.ndarray, numpy.void))
+        of_numpy = numpy is not None and isinstance(item, (numpy.ndarray, numpy.void, numpy.flatiter))
         name = "obj" if isinstance(item, memoryview) else "base" if of_numpy else ""
         if not name:
             return False

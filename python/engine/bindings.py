@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import collections
 import dis
+import enum
 import functools
 import itertools
+import numbers
 import operator
 import sys
 import types
@@ -25,7 +27,7 @@ from .values import Value
 _MOST_OBJECTS = 20000
 _MOST_FUNCTIONS = 256
 _MOST_ROUNDS = 8  # of functions that are found late, because what names them was
-_LEAVES = (int, float, complex, str, bytes, bool, type(None))
+_LEAVES = (int, float, complex, str, bytes, bool, type(None), numbers.Number, enum.Enum)
 _NOT_SEARCHED = {"engine", "numpy", "torch", *sys.stdlib_module_names} - {"__main__", "test"}
 _MOST_STEPS = 3  # attributes of attributes, to a constant
 _PARTS = "_modules"  # where a torch.nn.Module keeps the modules that are its attributes
@@ -92,6 +94,12 @@ def links(bindings: list[Binding]) -> tuple[Link, ...]:
             link, at = (id(at), how, key), look()
             found[link] = look, at
     return tuple(found.values())
+
+
+def _is_leaf(kind: type) -> bool:
+    """Whether its objects are bools, None, numbers or texts, NumPy's scalars and members of Enums among them. They lead nowhere."""
+    numpy = sys.modules.get("numpy")
+    return issubclass(kind, _LEAVES) or numpy is not None and issubclass(kind, numpy.generic)
 
 
 def _names_of(code: types.CodeType) -> Iterator[str]:
@@ -196,7 +204,7 @@ class Search:
             return
         if issubclass(type(self._seen.get(parent)), types.ModuleType) and _module_of(self._seen[parent]) in _NOT_SEARCHED:
             return  # math.pi
-        if type(was := path.end()) in _LEAVES:
+        if _is_leaf(type(was := path.end())):
             self._constants[path.text] = Binding(f"the {path.kind} '{path.text}' of '{path.of}'", path, was)
 
     def _note(self, path: Path, thing: Any, parent: int) -> None:
@@ -246,7 +254,7 @@ class Search:
             self._queue.append((path, thing, 0))
 
     def _visit(self, path: Path, thing: Any, parent: int) -> None:
-        if issubclass(type(thing), _LEAVES):
+        if _is_leaf(type(thing)):
             self._constant(path, parent)
             return
         if issubclass(type(thing), (Value, _core.Var)):
@@ -269,10 +277,10 @@ class Search:
         # Not isinstance: what stands in for something else would be asked for its class, and a recorded value refuses that.
         is_a = functools.partial(issubclass, type(thing))
         if is_a((list, tuple, collections.deque)):
-            yield from (("[", i, item) for i, item in zip(range(_MOST_OBJECTS), thing) if not issubclass(type(item), _LEAVES))
+            yield from (("[", i, item) for i, item in zip(range(_MOST_OBJECTS), thing) if not _is_leaf(type(item)))
         elif is_a(dict):
             for key, item in list(itertools.islice(dict.items(thing), _MOST_OBJECTS)):
-                if not issubclass(type(item), _LEAVES):
+                if not _is_leaf(type(item)):
                     yield "[", key, item
         elif is_a((types.FunctionType, types.MethodType)):
             self._function(thing, thing.__name__)

@@ -49,7 +49,8 @@ def mapped(item: Any, change: Callable[[Any], Any]) -> Any:
         if not changes:
             return item
         made = copy.copy(item)
-        made.update(changes)
+        for key, new in changes.items():  # not update, by which a Counter adds
+            made[key] = new
         return made
     if kind is slice:
         ends = [item.start, item.stop, item.step]
@@ -65,7 +66,7 @@ def mapped(item: Any, change: Callable[[Any], Any]) -> Any:
         return made
     if issubclass(kind, (set, frozenset)):
         for each in item:
-            if isinstance(each, Value):
+            if isinstance(each, Value) or isinstance(each, (tuple, frozenset)) and found_in(each):
                 raise UsageError("a set has Values in it, which cannot be replaced by their data; give a list")
         return item
     if hasattr(kind, "__dataclass_fields__"):

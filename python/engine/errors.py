@@ -101,6 +101,12 @@ __all__ = [
 class Unreadable(UsageError):
     """A recorded function looked at data; with ``fallback="eager"`` it is not recorded. The extension raises it, too."""
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        recorder = _core.recorder()
+        if recorder is not None and not recorder.refused:
+            recorder.refused = args  # the program may catch this one, as numpy.array_equal does
+
 
 __all__ += ["Unreadable"]
 

@@ -63,6 +63,8 @@ def extents(item: Any) -> list[Extent] | None:
         found = [("host", *(_core._bounds(item) or _bounds_by_numpy(item)))]
         mask = None if kind is numpy.ndarray else getattr(item, "_mask", None)  # of a masked array
         return found + (extents(mask) or []) if isinstance(mask, numpy.ndarray) else found
+    if numpy is not None and isinstance(item, numpy.flatiter):
+        return extents(item.base)
     if numpy is not None and isinstance(item, numpy.generic):  # a number, which never changes: what it says is the address of a copy
         bounds = _core._bounds(item) if isinstance(item, numpy.void) else None  # or one of an array's structures, in its place there
         return bounds and [("host", *bounds)]

@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> Iterator[Value[T]]:
     """Yields the Values as their ops end, failed or not; each once. TimeoutError ``timeout`` seconds after the call.
-    TypeError for what is no Value. UsageError while a function is recorded.
+    TypeError for what is no Value. UsageError while a function is recorded. In the body of an op, and of an engine without
+    workers, those that have not ended at the call come in the order in which they were given.
 
     ``for v in engine.as_completed(map(load, names)): use(v.get())``
     """
@@ -33,10 +34,11 @@ def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> It
     for value in given:
         if not isinstance(value, Value):
             raise TypeError(f"as_completed: one of the values is a {type(value).__name__}; Values are expected, as calls of ops return them")
-    there = [value for value in given if value.done()]
-    pending = dict.fromkeys(value for value in given if value not in set(there))
-    # Nobody else runs the ops of an engine without workers, so the loop does, as ``get`` would.
-    own = [value for value in pending if value.var.engine.workers == 0]
+    there = dict.fromkeys(value for value in given if value.done())
+    pending = dict.fromkeys(value for value in given if value not in there)
+    # Nobody else runs the ops of an engine without workers, so the loop does, as ``get`` would. And a worker whose op waits by
+    # ``get`` has another thread in its place, as it has not where it waits for this queue.
+    own = [value for value in pending if _core.in_body() or value.var.engine.workers == 0]
     ended: queue.SimpleQueue[Value[T]] = queue.SimpleQueue()
     for value in pending.keys() - set(own):
         value.add_done_callback(ended.put)
@@ -74,6 +76,7 @@ def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | 
     of the loop (default: four for each worker). ``fn``: a function or an op; ``options``: as for ``engine.op``, for a function.
     ``engine``: where the calls run (that of their first Value, or the default one). Items may be Values, as arguments of an op may.
 
+    The calls have a CancelScope of their own, so one around ``map`` does not cancel them; end the loop instead.
     The error of a call is raised in its place, and ends the iteration. Leaving the loop early cancels what has not begun; errors
     of calls that ran ahead are not raised anywhere, not by ``wait_all`` either.
     """

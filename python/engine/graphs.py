@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import threading
+import types
 import warnings
 from typing import Any, Callable, Generic, NamedTuple, ParamSpec, Sequence, TypeVar, overload
 
@@ -58,6 +60,31 @@ class Known(NamedTuple):
     overwritten: tuple[int, ...]  # arguments that are changed in place, and must share no memory with others; the same
 
 
+class _Lock:
+    """For ``with``. A fork's child has it anew: a thread of the parent's may have it for ever."""
+
+    def __init__(self) -> None:
+        self._process, self._lock = os.getpid(), threading.Lock()
+
+    def __enter__(self) -> None:
+        if self._process != os.getpid():
+            self._process, self._lock = os.getpid(), threading.Lock()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _owner_of(fn: Any) -> object:
+    """The object whose method the function is, or that it calls ``self``: it may have the Hybrid, so the plan must not keep it."""
+    if isinstance(fn, types.FunctionType) and "self" in fn.__code__.co_freevars:
+        try:
+            return (fn.__closure__ or ())[fn.__code__.co_freevars.index("self")].cell_contents
+        except ValueError:  # it is bound later
+            return None
+    return getattr(fn, "__self__", None)
+
+
 class Hybrid(Generic[P, R]):
     """A function whose first call is recorded and whose later calls replay it. Made by ``engine.hybridize``."""
 
@@ -71,7 +98,7 @@ class Hybrid(Generic[P, R]):
         self._source: Any = fn  # the program's own function, whose bindings are checked
         self._nested: dict[Any, Hybrid[..., R]] = {}  # for arguments that are containers of Values, by their shape
         self._name = getattr(fn, "__name__", type(fn).__name__)
-        self._lock = threading.Lock()
+        self._lock = _Lock()
         self._recordings: dict[Any, Recording] = {}  # by the arguments that are None or bools
         self._others: dict[Any, list[Recording]] = {}  # by the same: recordings for other constants
         self._last: Recording | None = None
@@ -263,7 +290,7 @@ class Hybrid(Generic[P, R]):
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Which recording such arguments need."""
         key: Any = None
-        for place, given in enumerate((*args, *kwargs.values()) if kwargs else args):
+        for place, given in enumerate((*args, *(kwargs[name] for name in sorted(kwargs))) if kwargs else args):
             if type(given) in self._constants:
                 key = (key, place, given)
             elif self._states and isinstance(given, Value) and (shared := self._shared_with(given)):
@@ -318,6 +345,8 @@ class Hybrid(Generic[P, R]):
         try:
             with recorder.block():
                 returned = self._fn(*traced[: len(args)], **dict(zip(self._names, traced[len(args) :])))
+                if recorder.refused:  # and the function has caught it
+                    raise Unreadable(*recorder.refused)
                 if recorder.graph.size == 0:
                     raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay; "
                                      "mark what it calls with @engine.op")  # fmt: skip
@@ -441,7 +470,7 @@ def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool 
                         "plain function, and await the Value that it returns")  # fmt: skip
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(f"hybridize: '{called}' is a generator function, and calling it runs nothing that could be recorded; return a list")
-    return Hybrid(fn, static_alloc, static_shape, None, fallback, owner=getattr(fn, "__self__", None))
+    return Hybrid(fn, static_alloc, static_shape, None, fallback, owner=_owner_of(fn))
 
 
 def mark_target_node(values: Any) -> None:

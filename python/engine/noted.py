@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .alias import apart, changeable
 from .containers import Place, mapped
 from .ops import Op
 from .recorder import Recorder
@@ -26,6 +27,15 @@ class Sharing(NamedTuple):
     outputs: list[int]
 
 
+class Raw:
+    """An array or a container that no op made: each call gets a copy, as it gets a new one where nothing is recorded."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+
 class Noted:
     """What a recorded function returned: the outputs of its graph, and what is to be done with them in each call."""
 
@@ -44,7 +54,8 @@ class Noted:
             return Place(self._output(item))
         refuse_iterator(item, self._name)
         refuse_hidden(item, f"the result of '{self._name}'")
-        return mapped(item, self.place)
+        made = mapped(item, self.place)
+        return Raw(item) if made is item and changeable(item) else made
 
     @property
     def one(self) -> bool:
@@ -86,4 +97,6 @@ def rebuilt(noted: Any, outputs: tuple[Any, ...]) -> Any:
     """What ``Noted.place`` returned, with an output in each Place."""
     if type(noted) is Place:
         return outputs[noted.place]
+    if type(noted) is Raw:
+        return apart(noted.data)
     return mapped(noted, lambda item: rebuilt(item, outputs))

@@ -54,7 +54,8 @@ def _getitem_of(self: Value[Any], key: Any) -> Any:
 
 def _ufunc_of(self: Value[Any], ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
     if kwargs.get("out") is not None:
-        return NotImplemented  # to change an array in place is the business of an op that says so
+        raise TypeError(f"{ufunc.__name__} with a Value would change an array (out=, or an array on the left of +=), which nothing "
+                        "orders; change a Value's array in an op that says so: engine.op(updates=...)")  # fmt: skip
     return _op_of(ufunc, method)(*inputs, **kwargs)
 
 
@@ -72,8 +73,12 @@ def _op_of(ufunc: Any, method: str) -> Op[Any, Any]:
     return Op(at, ("a",), 0, {"name": name})  # it changes `a` in place
 
 
+# `var` asks for a method of this name, and a Value has its Var there. The others answer no if a Value cannot be read.
+_READ_FIRST = ("var", "array_equal", "array_equiv")
+
+
 def _function_of(self: Value[Any], function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    if function.__name__ == "var":  # which asks for a method of this name, and a Value has its Var there
+    if function.__name__ in _READ_FIRST:
         import numpy as np
 
         args = tuple(np.asarray(arg) if isinstance(arg, Value) else arg for arg in args)

@@ -25,6 +25,7 @@ class Recorder:
         self.owner: object = None
         self.owner_input = -1
         self.targets: set[int] = set()  # nodes that mark_target_node marked
+        self.refused: tuple[Any, ...] = ()  # what the first Unreadable said
 
     @staticmethod
     def current() -> Recorder | None:

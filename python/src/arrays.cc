@@ -273,16 +273,18 @@ void BindArrays(nb::module_& m) {
           nb::sig("def __init__(self, array: Any, device: int = 0, engine: Engine | None = None) -> None"),
           "Waits for the copy, so do not call it in the body of an op on that device. TypeError if `array` is\n"
           "no buffer of numbers, UsageError for a device that the engine does not have.")
-      .def_prop_ro("address",
-                   [](const PyDeviceArray& self) { return reinterpret_cast<uintptr_t>(self.array.address()); })
-      .def_prop_ro("shape", &ShapeOf, nb::sig("def shape(self) -> tuple[int, ...]"))
+      .def_prop_ro(
+          "address", [](const PyDeviceArray& self) { return reinterpret_cast<uintptr_t>(self.array.address()); },
+          "Where it lies on the device.")
+      .def_prop_ro("shape", &ShapeOf, nb::sig("def shape(self) -> tuple[int, ...]"), "Items along each dimension.")
       .def_prop_ro(
           "dtype",
           [](const PyDeviceArray& self) {
             return nb::module_::import_("numpy").attr("dtype")(self.array.type().text());
           },
           nb::sig("def dtype(self) -> Any"), "As NumPy has it.")
-      .def_prop_ro("nbytes", [](const PyDeviceArray& self) { return self.array.bytes(); })
+      .def_prop_ro(
+          "nbytes", [](const PyDeviceArray& self) { return self.array.bytes(); }, "Bytes of all its items.")
       .def_prop_ro(
           "device", [](const PyDeviceArray& self) { return self.array.device(); },
           "The number of the device, as engine.gpu takes it.")

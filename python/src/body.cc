@@ -117,6 +117,8 @@ void BindBody(nb::module_& m) {
            nb::sig("def fail(self, exception: BaseException) -> None"),
            "The op has failed with `exception`, which waits will raise. A second call raises CompletionError.");
   m.def(
+      "in_body", [] { return current != nullptr; }, "Whether the calling thread runs the body of an op.");
+  m.def(
       "cancelled", [] { return current && current->cancelled(); },
       "True in the body of an op whose CancelScope has been cancelled; a long body may look at it and stop\n"
       "early.");

@@ -285,7 +285,8 @@ void BindComm(nb::module_& m) {
       .def_prop_ro(
           "device", [](const PyCommunicator& self) { return self.device; },
           "The number of the device, as engine.gpu takes it.")
-      .def_prop_ro("name", [](const PyCommunicator& self) { return self.rank->name(); })
+      .def_prop_ro(
+          "name", [](const PyCommunicator& self) { return self.rank->name(); }, "What messages call it.")
       .def_prop_ro(
           "place", [](const PyCommunicator& self) { return self.rank->place(); }, "Its stream, for other ops.")
       .def_prop_ro(

@@ -348,7 +348,9 @@ void BindGraph(nb::module_& m) {
              return std::string("<engine.Plan '") + self.plan.options().name.c_str() +
                     "': " + std::to_string(self.plan.graph().nodes().size()) + " nodes>";
            })
-      .def_prop_ro("name", [](const PyPlan& self) { return std::string(self.plan.options().name.c_str()); })
+      .def_prop_ro(
+          "name", [](const PyPlan& self) { return std::string(self.plan.options().name.c_str()); },
+          "What traces and messages call it.")
       .def_prop_ro(
           "edges",
           [](const PyPlan& self) {
@@ -399,7 +401,8 @@ void BindGraph(nb::module_& m) {
           "dot", [](const PyPlan& self) { return self.plan.Dot(); }, "The graph in Graphviz's language.");
 
   nb::class_<PyRun>(m, "Run", nb::is_weak_referenceable(), "A run in flight, and its outputs.")
-      .def_prop_ro("done", [](const PyRun& self) { return self.run.done(); })
+      .def_prop_ro(
+          "done", [](const PyRun& self) { return self.run.done(); }, "Whether it has ended.")
       .def_prop_ro(
           "var",
           [](const PyRun& self) {

@@ -119,6 +119,7 @@ void PlaceYoung() {
 // The Values that have memory there, or had it when their data were set or changed by an op.
 nb::list ValuesAt(nb::handle extents) {
   PlaceYoung();
+  nb::list made;  // before the look: what is made may have the collector run, and Values go
   std::vector<ValueObject*> found;
   for (const Placed::At& asked : Read(extents)) {
     const auto [low, high] = asked.extent;
@@ -141,7 +142,6 @@ nb::list ValuesAt(nb::handle extents) {
   }
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
-  nb::list made;
   for (ValueObject* value : found) made.append(nb::borrow(reinterpret_cast<PyObject*>(value)));
   return made;
 }

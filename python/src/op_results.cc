@@ -157,6 +157,8 @@ class Results {
     return owner.is_valid();
   }
   bool OwnBuffer(PyObject* view, PyObject* data) {
+    // All views of one buffer share what Python keeps of it, and that alone has a reference to the buffer.
+    if (reinterpret_cast<PyMemoryViewObject*>(view)->mbuf->exports > 1) return Held(data);
     PyObject* const of = PyMemoryView_GET_BASE(view);
     if (!of) return false;
     if (PyBytes_CheckExact(of)) return true;

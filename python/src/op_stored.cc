@@ -36,6 +36,22 @@ struct Place {
   Py_ssize_t index;
 };
 
+template <class F>
+void EachItem(PyObject* container, F&& item);
+
+// Of an array of structures: each item of each field, which is an array, too.
+template <class F>
+void EachField(PyObject* array, F&& item) {
+  nb::object dtype = nb::steal(PyObject_GetAttrString(array, "dtype")), names;
+  if (dtype.is_valid()) names = nb::steal(PyObject_GetAttrString(dtype.ptr(), "names"));
+  for (Py_ssize_t i = 0; names.is_valid() && PyTuple_Check(names.ptr()) && i < PyTuple_GET_SIZE(names.ptr()); ++i) {
+    nb::object field = nb::steal(PyObject_GetItem(array, PyTuple_GET_ITEM(names.ptr(), i)));
+    if (field.is_valid() && DerivesFromNdarray(Py_TYPE(field.ptr())) && HoldsObjects(field.ptr()))
+      EachItem(field.ptr(), item);
+  }
+  PyErr_Clear();
+}
+
 // Calls item(place, data) for each item of the container. After an exception of Python's the rest is not looked at.
 template <class F>
 void EachItem(PyObject* container, F&& item) {
@@ -47,7 +63,7 @@ void EachItem(PyObject* container, F&& item) {
     for (Py_ssize_t i = 0; PyDict_Next(container, &i, &key, &data);) item(Place{container, key, 0}, data);
   } else if (DerivesFromNdarray(Py_TYPE(container))) {
     std::vector<PyObject*> objects;
-    ObjectsIn(container, &objects);
+    if (!ObjectsIn(container, &objects)) return EachField(container, item);
     for (size_t i = 0; i < objects.size(); ++i) item(Place{container, nullptr, static_cast<Py_ssize_t>(i)}, objects[i]);
   } else if (PyAnySet_Check(container) || PyObject_TypeCheck(container, deque)) {
     nb::object iterator = nb::steal(PyObject_GetIter(container));

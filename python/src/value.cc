@@ -90,6 +90,7 @@ void Dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   ValueObject* self = AsValue(object);
   PyTypeObject* type = Py_TYPE(object);
+  Forgotten(self);  // first of all: a callback of a weak reference may ask which Values have some memory
   if (self->weak) PyObject_ClearWeakRefs(object);
   Clear(object);
   self->var.~Var();

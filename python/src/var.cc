@@ -34,7 +34,8 @@ void BindVar(nb::module_& m) {
           "__init__", [](PyVar* self, nb::handle name, nb::handle engine) { new (self) PyVar(NewVar(name, engine)); },
           nb::arg("name") = nb::none(), nb::arg("engine") = nb::none(),
           nb::sig("def __init__(self, name: str | None = None, engine: Engine | None = None) -> None"))
-      .def_prop_ro("name", [](const PyVar& self) { return std::string(self.var.name()); })
+      .def_prop_ro(
+          "name", [](const PyVar& self) { return std::string(self.var.name()); }, "What messages call it.")
       .def_prop_ro(
           "version",
           [](const PyVar& self) {

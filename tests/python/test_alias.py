@@ -8,6 +8,7 @@ import gc
 import mmap
 import multiprocessing.shared_memory
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -92,6 +93,10 @@ class Model:
         return self.items, 1
 
 
+def whole(x):
+    return x.base if isinstance(x, np.flatiter) else np.asarray(x)
+
+
 def own(kind):
     """Functions whose result somebody else has, too; what it is; and how to change what the other has."""
     kept = np.zeros(4)
@@ -101,6 +106,14 @@ def own(kind):
         return lambda: kept[1:][1:]
     if kind == "its buffer":
         return lambda: memoryview(kept)[1:]
+    if kind == "its places":
+        return lambda: kept.flat
+    if kind == "a buffer of nobody else's":
+        buffer = memoryview(bytearray(32)).cast("d")
+        return lambda: buffer[1:]
+    if kind == "an array in a buffer of nobody else's":
+        only = memoryview(bytearray(32))
+        return lambda: np.frombuffer(only)
     if kind == "an array in its buffer":
         return lambda: np.frombuffer(memoryview(kept).cast("B"), np.float64)
     if kind == "in a dict":
@@ -108,16 +121,19 @@ def own(kind):
     return functools.cache(lambda: np.zeros(4))
 
 
-@pytest.mark.parametrize("kind", ["a global", "a view of it", "its buffer", "an array in its buffer", "in a dict", "what a cache has"])
+@pytest.mark.parametrize("kind", [
+    "a global", "a view of it", "its buffer", "its places", "a buffer of nobody else's", "an array in a buffer of nobody else's",
+    "an array in its buffer", "in a dict", "what a cache has"])  # fmt: skip
 @pytest.mark.parametrize("recorded", [False, True])
 def test_what_somebody_else_has_too_is_copied(kind, recorded):
     call = got = engine.op(own(kind))
     if recorded:
         call = engine.hybridize(lambda: got())
     first, second = call(), call()
-    spoil = engine.op(lambda x: np.asarray(x["x"][0] if isinstance(x, dict) else x).fill(7.0), updates="x")
+    spoil = engine.op(lambda x: whole(x["x"][0] if isinstance(x, dict) else x).fill(7.0), updates="x")
     spoil(first)
-    assert "7.0" in str(plain(first.get())) and "7.0" not in str(plain(second.get()))
+    shown = [str(plain(list(x) if isinstance(x, np.flatiter) else x)) for x in (first.get(), second.get())]
+    assert "7.0" in shown[0] and "7.0" not in shown[1]
 
 
 def test_a_method_that_returns_its_buffer():
@@ -460,3 +476,13 @@ def test_a_value_may_have_one_array_twice_and_small_ones_side_by_side():
     assert _core._known_memory() > before and w[0].var == v[0].var and w[1].var == v[1].var
     del v, w
     assert _core._known_memory() == before
+
+
+def test_a_callback_of_a_dying_value_may_ask_whose_memory_something_is():
+    made = []
+    for _ in range(100):
+        v = engine.value(np.zeros(3))
+        weakref.finalize(v, lambda: made.append(engine.value(np.ones(3))))
+        del v
+    gc.collect()
+    assert len(made) == 100 and all(np.array_equal(v.get(), np.ones(3)) for v in made)

@@ -1,10 +1,13 @@
 """Awaiting Values and Vars."""
 
 import asyncio
+import contextlib
+import gc
 import queue
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -473,3 +476,22 @@ def test_functions_in_c_let_other_threads_have_the_gil():
         if found or time.monotonic() > deadline:
             break
     assert found == 1
+
+
+def test_a_loop_that_has_closed_is_not_kept_by_what_ends_later(gate):
+    async def main():
+        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+            await asyncio.wait_for(slow(), 0.01)
+
+    slow = engine.op(lambda: gate())
+    loops = []
+    for _ in range(3):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        loop.close()
+        loops.append(weakref.ref(loop))
+        del loop
+    gate.open()
+    engine.wait_all()
+    gc.collect()
+    assert [ref() for ref in loops] == [None] * 3

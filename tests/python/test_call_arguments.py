@@ -79,3 +79,13 @@ def test_values_in_keys_of_what_a_recorded_function_uses_itself_are_no_arguments
     known = {v: w}
     step = engine.hybridize(lambda x: known[v] + x)
     assert step(1).get() == step(1).get() == 3
+
+
+def test_a_counter_of_values_is_given_with_their_data():
+    assert engine.op(lambda c: dict(c))(collections.Counter(a=engine.value(2), b=1)).get() == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize("item", [lambda v: (v, 1), lambda v: frozenset([v]), lambda v: (1, (2, v))])
+def test_sets_with_values_deep_inside_are_refused(item):
+    with pytest.raises(engine.errors.UsageError, match="a set has Values"):
+        engine.op(lambda s: s)({item(engine.value(2))})

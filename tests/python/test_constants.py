@@ -1,8 +1,11 @@
 """Bools, None, numbers and texts that a recorded function names are part of its recording: where one has changed, there is another."""
 
+import enum
+import fractions
 import math
 import types
 
+import numpy as np
 import pytest
 
 import engine
@@ -12,6 +15,14 @@ config = types.ModuleType("config_of_the_program")
 rate = 0.5
 mode = None
 counted = 0
+
+
+class Size(enum.IntEnum):
+    SMALL, LARGE = 1, 10
+
+
+class Grain(enum.Enum):
+    FINE, COARSE = 0.5, 2.0
 
 
 class Model:
@@ -145,3 +156,26 @@ def test_static_shape_checks_none_of_them():
     assert step(1).get() == 10
     model.training = False
     assert step(1).get() == 10
+
+
+@pytest.mark.parametrize(("was", "now"), [
+    (np.float64(0.5), np.float64(3)), (np.int64(2), np.int64(3)), (np.bool_(True), np.bool_(False)),
+    (fractions.Fraction(1, 2), fractions.Fraction(3)), (Size.SMALL, Size.LARGE), (Grain.FINE, Grain.COARSE)])  # fmt: skip
+def test_scalars_of_numpy_fractions_and_members_of_enums_count(was, now):
+    holder = types.SimpleNamespace(rate=was)
+    step = engine.hybridize(lambda x: scale(x, float(getattr(holder.rate, "value", holder.rate))))
+    for holder.rate in (was, now, was):
+        assert step(2.0).get() == 2.0 * float(getattr(holder.rate, "value", holder.rate))
+
+
+def test_keywords_may_come_in_any_order():
+    say = engine.op(lambda x, text: f"{x} {text}")
+
+    @engine.hybridize
+    def said(x, *, train, mask):
+        return say(x, "train" if train else "mask" if mask else "none")
+
+    assert said(1, train=True, mask=False).get() == "1 train"
+    assert said(1, mask=True, train=False).get() == "1 mask"
+    assert said(1, mask=False, train=True).get() == "1 train"
+    assert len(said._recordings) == 2

@@ -13,6 +13,7 @@ import pytest
 
 import engine
 from conftest import PATIENCE
+from engine import _core
 
 
 @engine.op
@@ -331,3 +332,19 @@ def test_overwrite_is_ordered_and_clears_errors():
     assert double(v).get() == 6
     with pytest.raises(TypeError):
         v.overwrite(v)
+
+
+def test_as_completed_inside_an_op_waits_as_get_does():
+    with engine.Engine(workers=1) as eng, eng.policy_block("threaded"):
+        inner = engine.op(lambda i: i)
+
+        def outer(_):
+            return sorted(v.get() for v in engine.as_completed([_core._call_on(inner, eng, (i,)) for i in (1, 2)]))
+
+        assert _core._call_on(engine.op(outer), eng, (0,)).get(20) == [1, 2]
+
+
+def test_a_value_on_the_right_of_an_operator_that_changes_an_array_is_refused():
+    total = np.zeros(2)
+    with pytest.raises(TypeError, match="engine.op.updates"):
+        total += engine.value(np.ones(2))

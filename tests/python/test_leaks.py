@@ -350,3 +350,20 @@ def test_views_and_values_in_containers_are_freed_without_the_collector():
         assert [ref() for ref in made] == [None, None]
     finally:
         gc.enable()
+
+
+def test_a_model_goes_whose_recorded_function_calls_its_own_op():
+    class Model:
+        def __init__(self):
+            self.step = engine.hybridize(lambda x: self.add(x))
+
+        @engine.op
+        def add(self, x):
+            return x + 1
+
+    model = Model()
+    assert model.step(1).get() == 2
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None

@@ -200,3 +200,30 @@ def test_forks_beside_threads_that_make_and_drop_engines(run_python):
     """
     )
     assert ended.out == "60\n", ended
+
+
+def test_a_child_may_record_what_another_thread_is_recording(run_python):
+    held(run_python(CHILD + """
+parent = os.getpid()
+begun, go = threading.Event(), threading.Event()
+same = engine.op(lambda x: x)
+
+@engine.hybridize
+def step(x):
+    if os.getpid() == parent:
+        begun.set()
+        go.wait(20)
+    return same(x)
+
+thread = threading.Thread(target=step, args=(1,))
+thread.start()
+begun.wait(20)
+def check():
+    assert step(2).get() == 2
+assert child(check) == 0
+go.set()
+thread.join()
+with engine.metrics.serve() as served:
+    assert child(served.close) == 0
+print('ok')
+"""))

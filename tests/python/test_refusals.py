@@ -224,3 +224,27 @@ def test_what_python_asks_nobody_for_is_as_the_pages_say():
     kind = enum.Enum("kind", "one")
     answers = engine.hybridize(lambda x: same((isinstance(x, engine.Value), x is kind.one, type(x) is kind)))(kind.one).get()
     assert answers == (True, False, False)
+
+
+def probed(x):
+    try:
+        return 1 if len(x) else 2
+    except Exception:  # whatever it is that has no length
+        return 3
+
+
+@pytest.mark.parametrize("looks", [
+    lambda x: 1 if np.array_equal(x, np.ones(2)) else 10, lambda x: 1 if np.array_equiv(x, 1) else 10, probed])  # fmt: skip
+def test_a_refusal_that_somebody_catches_is_one_all_the_same(looks):
+    times = engine.op(lambda x, k: x * k)
+    with pytest.raises(engine.errors.Unreadable):
+        engine.hybridize(lambda x: times(x, looks(x)))(np.ones(2))
+    with pytest.warns(UserWarning, match="runs eagerly"):
+        eager = engine.hybridize(lambda x: times(x, looks(x)), fallback="eager")(np.ones(2))
+    assert np.array_equal(eager.get(), [1, 1])
+
+
+def test_the_error_of_an_op_is_not_lost_in_a_comparison():
+    bad = engine.op(lambda: 1 / 0)()
+    with pytest.raises(ZeroDivisionError):
+        np.array_equal(bad, np.ones(2))

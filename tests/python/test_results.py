@@ -143,3 +143,17 @@ def test_runs_of_many_threads_have_results_of_their_own():
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_what_no_op_made_is_another_one_in_each_call():
+    same = engine.op(lambda x: x)
+    step = engine.hybridize(lambda x: (same(x), np.zeros(2), [1], {"k": {2}}, bytearray(2)))
+    _, array, items, table, data = step(1)
+    array += 1
+    items.append("x")
+    table["k"].add(3)
+    data[0] = 1
+    for _ in range(2):
+        again = step(2)
+        assert again[0].get() == 2 and np.array_equal(again[1], [0, 0])
+        assert again[2:] == ([1], {"k": {2}}, bytearray(2))

@@ -78,6 +78,10 @@ CONTAINERS = {
         lambda: np.zeros((2, 3), object).T, lambda c, item: c.__setitem__((2, 0), item), lambda c: c[2, 0]),
     "an array of one object": (lambda: np.zeros((), object), put_alone, lambda c: c[()]),
     "a list in an array of objects": (lambda: array_of([], 1), lambda c, item: c[0].append(item), lambda c: c[0][0]),
+    "a field of an array of structures": (
+        lambda: np.zeros(2, [("n", int), ("x", object)]), lambda c, item: c["x"].__setitem__(1, item), lambda c: c["x"][1]),
+    "a structure in a structure": (
+        lambda: np.zeros(1, [("in", [("x", object)])]), lambda c, item: c["in"]["x"].__setitem__(0, item), lambda c: c["in"]["x"][0]),
     "an array of objects in a list": (lambda: [array_of(1, 2)], lambda c, item: c[0].__setitem__(0, item), lambda c: c[0][0]),
     "a field in slots": (lambda: FieldsInSlots([]), lambda c, item: c.rest.append(item), lambda c: c.rest[0]),
 }  # fmt: skip

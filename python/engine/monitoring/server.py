@@ -41,7 +41,8 @@ class MetricsServer:
 
     def close(self) -> None:
         """Ends it. May be repeated."""
-        self._server.shutdown()
+        if self._thread.is_alive():  # in a fork's child it is not, and nobody would answer
+            self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 

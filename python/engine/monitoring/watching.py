@@ -186,6 +186,7 @@ def watch(
     address: str, interval: float = 1.0, rounds: int | None = None, show: Callable[..., Any] | None = None
 ) -> None:
     """What ``python -m engine top`` does: the table of a program that called ``engine.metrics.serve()``, until it ends."""
+    import http.client
     import urllib.request  # here, because it takes long to import
 
     if not re.match(r"https?://", address):
@@ -202,7 +203,7 @@ def watch(
             try:
                 with urllib.request.urlopen(address.rstrip("/") + "/metrics", timeout=10) as answer:
                     text = answer.read().decode()
-            except OSError as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:
                 if seen:
                     return  # the program has ended
                 raise UsageError(
