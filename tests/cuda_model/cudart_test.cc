@@ -13,7 +13,7 @@ TEST(Cudart, AMissingRuntimeIsNamedWithWhereItWasLookedForAndWhatHasIt) {
   const std::string said = LoadCudart("libcudart.so.999");
   EXPECT_TRUE(Says(said, "the CUDA runtime cannot be loaded: libcudart.so.999: cannot open shared object file"))
       << said;
-  EXPECT_TRUE(Says(said, "pip install 'engine[cuda]'")) << said;
+  EXPECT_TRUE(Says(said, "pip install nvidia-cuda-runtime")) << said;
   EXPECT_TRUE(Says(said, "LD_LIBRARY_PATH, beside the engine's library")) << said;
 }
 

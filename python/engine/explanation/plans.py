@@ -85,7 +85,7 @@ class Explanation:
         try:
             import matplotlib.figure
         except ImportError:
-            raise UsageError("explain: the picture needs the package matplotlib: pip install 'engine[plot]'") from None
+            raise UsageError("explain: the picture needs the package matplotlib: pip install matplotlib") from None
 
         rows = sorted({worker for begin, end, worker in self.times if end})
         start = min(begin for begin, end, _ in self.times if end)

@@ -100,7 +100,7 @@ class _Screen:
             import rich.live
             import rich.table
         except ImportError:
-            raise UsageError("the live table needs the package rich: pip install rich, or pip install 'engine[plot]'; "
+            raise UsageError("the live table needs the package rich: pip install rich; "
                              "without it, engine.metrics() has the same numbers") from None  # fmt: skip
         self._table, self._group = rich.table.Table, rich.console.Group
         self._live = rich.live.Live(auto_refresh=False, console=rich.console.Console(stderr=True))

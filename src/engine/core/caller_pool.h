@@ -1,5 +1,5 @@
-// CallerPool: wakes the threads that run the ops of the caller pool, which has no workers: its ops are those of policy
-// naive, and all ops of an engine with zero workers. They are run by threads that wait outside any op; such a thread
+// CallerPool: wakes the threads that run the ops of the caller pool, which has no workers: its ops are those of the policies
+// naive and inline, and all ops of an engine with zero workers. They are run by threads that wait outside any op; such a thread
 // *drives* the pool. Drivers are listed while they sleep, so that whoever queues an op there can wake one.
 //
 // Threads:   any.

@@ -33,7 +33,7 @@ void* Nccl() {
   } else {
     const char* const said = dlerror();
     Missing() = "NCCL cannot be loaded: " + std::string(said ? said : "libnccl.so.2") +
-                "; `pip install 'engine[nccl]'` brings it, and so do PyTorch for CUDA and NCCL's own packages";
+                "; `pip install nvidia-nccl-cu13` brings it, and so do PyTorch for CUDA and NCCL's own packages";
   }
   return handle;
 }

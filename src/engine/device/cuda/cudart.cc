@@ -19,7 +19,7 @@ constinit std::atomic<bool> g_loaded{false};
 std::string Major() { return std::to_string(CUDART_VERSION / 1000); }
 
 std::string Advice() {
-  return "; `pip install 'engine[cuda]'` brings it, and so does the CUDA toolkit " + Major() +
+  return "; `pip install nvidia-cuda-runtime` brings it, and so does the CUDA toolkit " + Major() +
          ". Looked for among what the process has loaded, in LD_LIBRARY_PATH, beside the engine's library, and where "
          "the "
          "system has its libraries";
