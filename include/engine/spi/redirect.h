@@ -1,5 +1,5 @@
 // Redirect: while it lives, this thread's pushes to an engine (Push, TryPush and their asynchronous forms; not held ops
-// or Operators) go to another Submitter instead. Bulk and capture use it to stand in front of an engine.
+// or Operators) go to another Submitter instead. Bulk uses it to stand in front of an engine.
 //
 // The innermost Redirect counts. A bulk's Redirect yields: it counts only if the thread has no other kind, and only for
 // ops with a placement of their own. So pushes to the default pool pay nothing for a bulk.
