@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import staged
+from . import reading, staged
 from .calls import changed
 from .staged import Staged, filled, wrapped
 from .team import Team
@@ -47,6 +47,9 @@ class _Node:
         self.name, self.unused, self.kinds = _name(func), 0, _kinds(made)
 
 
+_OF_TORCH = ("aten", "prims", "prim", "torchvision", "profiler")
+
+
 class _Effects(TorchDispatchMode):
     """Notes whether a call changes memory that it did not make, or draws random numbers."""
 
@@ -64,7 +67,9 @@ class _Effects(TorchDispatchMode):
             self.written |= {_storage(t) for t in pytree.tree_leaves(value) if isinstance(t, Tensor)}
         self.random |= torch.Tag.nondeterministic_seeded in func.tags
         before = {_storage(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        states = None if func.namespace in _OF_TORCH else reading.states()  # an op of the program's may draw by other means
         made = func(*args, **kwargs)
+        self.random |= states is not None and bool(reading.drawn_from(states))
         self.made |= {_storage(t) for t in pytree.tree_leaves(made) if isinstance(t, Tensor)} - before
         return made
 
@@ -106,6 +111,7 @@ class Item:
         if not self.over:
             self.program.noted(self)
         self.over, self.made, self.leaves, self.rest = True, [], [], []
+        self.versions, self.counts, self.times = {}, [], {}
 
 
 class Program:
@@ -148,15 +154,17 @@ class Program:
                 return
             try:
                 for tensor in node.outside:
-                    if id(tensor) not in item.versions:
-                        item.versions[id(tensor)] = _noted(tensor)
+                    if id(tensor) not in item.versions:  # another thread may note it, too: the first note counts
+                        item.versions.setdefault(id(tensor), _noted(tensor))
                 args = filled(node.args, item.leaves, made)
                 if moved and node.moves:
                     waiting.append((i, node, args[0]))
                 else:
-                    with torch.no_grad():
+                    # With gradients on, because the step may change a view in place that was made so, and no other.
+                    with torch.enable_grad():
                         out = node.func(*args, **filled(node.kwargs, item.leaves, made))
-                    made[i] = out if _kinds(out) == node.kinds else None
+                    has = any(t.requires_grad for t in _tensors(out))
+                    made[i] = out if _kinds(out) == node.kinds and not has else None
             except Exception:
                 made[i] = None  # also a node whose input is missing
 
@@ -173,6 +181,8 @@ class Program:
 
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any, item: Item) -> Any:
         """A call of the step on a tensor of its item."""
+        if func is Tensor.detach_ and not (kwargs or args[0].requires_grad):
+            return args[0]  # which PyTorch refuses for a view, as what stands for a tensor of the item is one
         # Most calls are of this kind, such as those of tables and layers: nothing else is asked of them.
         if func in self._plainly and not (kwargs and "out" in kwargs):
             for arg in args:

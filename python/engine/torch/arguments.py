@@ -98,6 +98,18 @@ def flat(data: Any) -> tuple[list[Any], Spec]:
     return out, Spec(outer, tuple(opened), len(out))
 
 
+def kinds_of(spec: Spec) -> list[type]:
+    """The program's classes among the arguments: of dataclasses and UserDicts, and of named tuples."""
+    kinds = [o.kind for o in spec.opened] + [kind for o in spec.opened for kind in kinds_of(o.parts)]
+    todo = [spec.outer]
+    while todo:
+        at = todo.pop()
+        if at.type is not None and isinstance(at.context, type):  # a named tuple's
+            kinds.append(at.context)
+        todo += at.children()
+    return kinds
+
+
 def _attributes(leaf: Any) -> dict[str, Any] | None:
     """What an object with parts is made of; None: it is no such object."""
     if isinstance(leaf, UserDict):
@@ -112,7 +124,11 @@ def signature(leaf: Any) -> Any:
     """Equal for leaves with which a step does the same. Unsupported for what may change unseen."""
     if isinstance(leaf, torch.Tensor):
         if type(leaf) not in _TENSORS:
-            raise Unsupported(f"an argument of the tensor class {type(leaf).__qualname__}, which a capture cannot stand in for")
+            plain = "; give it engine.torch.plain(tensor)" if type(leaf).__name__ == "Staged" else ""
+            raise Unsupported(f"an argument of the tensor class {type(leaf).__qualname__}, which a capture cannot stand in for{plain}")
+        if leaf.requires_grad and not leaf.is_leaf and torch.is_grad_enabled():
+            raise Unsupported("an argument that was computed from what requires gradients, to which a run would send none; detach it, or "
+                              "compute it inside of the step")  # fmt: skip
         strides = leaf.stride() if leaf.layout is torch.strided else (leaf._nnz(), leaf.layout is torch.sparse_coo and leaf.is_coalesced())
         return (type(leaf), leaf.shape, strides, leaf.dtype, leaf.device, leaf.requires_grad, leaf.is_conj(), leaf.is_neg())
     kind = type(leaf)

@@ -312,7 +312,7 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
     made, error = Made(), None
     try:
         return _captured(step, state, leaves, spec, made)
-    except Exception as raised:
+    except BaseException as raised:  # Ctrl-C, too
         error = raised
         raise
     finally:

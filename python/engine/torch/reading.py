@@ -85,12 +85,12 @@ class Reading:
         """Runs a step. Whether it draws random numbers is noted while steps are watched."""
         if not self._left:
             return step(data)
-        before = _states()
+        before = states()
         try:
             return step(data)
         finally:
             with self._lock:
-                self._step |= _changed(before)
+                self._step |= drawn_from(before)
                 self._left -= 1
                 self._judge()
 
@@ -121,7 +121,7 @@ class Reading:
 
     def _read(self) -> Any:
         # What the first read draws comes before the first step, whichever way items are read.
-        before = _states() if self._left and self.items else None
+        before = states() if self._left and self.items else None
         while True:
             try:
                 data = next(self._loader)
@@ -133,24 +133,25 @@ class Reading:
             break
         self.items += 1
         if before is not None:
-            self._source |= _changed(before)
+            self._source |= drawn_from(before)
             self._judge()
         return data
 
 
-def _states() -> dict[str, Any]:
+def states() -> dict[str, Any]:
     """The states of the global generators."""
-    states: dict[str, Any] = {"torch's generator": torch.get_rng_state(), "Python's random": random.getstate()}
+    found: dict[str, Any] = {"torch's generator": torch.get_rng_state(), "Python's random": random.getstate()}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        states["NumPy's generator"] = numpy.random.get_state()
+        found["NumPy's generator"] = numpy.random.get_state()
     if torch.cuda.is_initialized():
-        states["torch's generator of the GPU"] = torch.cuda.get_rng_state()
-    return states
+        found["torch's generator of the GPU"] = torch.cuda.get_rng_state()
+    return found
 
 
-def _changed(before: dict[str, Any]) -> set[str]:
-    now = _states()
+def drawn_from(before: dict[str, Any]) -> set[str]:
+    """The generators whose states are not as ``before``."""
+    now = states()
     return {name for name, state in before.items() if not _equal(state, now[name])}
 
 

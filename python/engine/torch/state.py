@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -77,10 +77,13 @@ def intercepted() -> bool:
             or torch._C._len_torch_function_stack() > 0 and any(type(m) is not DeviceContext for m in _get_current_function_mode_stack()))  # fmt: skip
 
 
+_OF_PROCESSES = {"DistributedDataParallel", "FullyShardedDataParallel"}  # what torch wraps a module in to train it by several
+
+
 class State:
     """Every tensor that lasts from step to step, once, with the place that it is found in."""
 
-    def __init__(self, step: Any, modules: list[nn.Module], optimizers: list[Optimizer]) -> None:
+    def __init__(self, step: Any, modules: list[nn.Module], optimizers: list[Optimizer], arguments: Iterable[Any] = ()) -> None:
         self.modules, self.optimizers = modules, optimizers
         self.rules = [rule_of(o) for o in optimizers]
         self.tensors: list[torch.Tensor] = []
@@ -90,6 +93,9 @@ class State:
         for part in self.parts:
             if isinstance(part, torch.jit.ScriptModule):
                 raise Unsupported("a module of torch.jit, whose calls cannot be seen")
+            if not _OF_PROCESSES.isdisjoint(kind.__name__ for kind in type(part).__mro__):
+                raise Unsupported(f"{type(part).__name__}, whose sums over processes no run would make; average the gradients outside of "
+                                  "the step, or compile the module inside of it (torch.compile)")  # fmt: skip
             for held in (part._parameters, part._buffers):
                 for name, tensor in held.items():
                     if tensor is not None:
@@ -113,7 +119,7 @@ class State:
         self._refuse_hooks()
         self.memory: Memory | None = None  # once the step is captured
         self.looked, self.layout = self._look(), self._layout()
-        self.surroundings = Surroundings(step, modules, optimizers)
+        self.surroundings = Surroundings(step, modules, optimizers, arguments)
         for item in self.surroundings.kept:
             if isinstance(item, (list, tuple, dict, set, frozenset)) and any(type(part) is int and part in self.number for part in item):
                 raise Unsupported(f"a {type(item).__name__} with the id of a parameter, which what stands for it in a capture has not; "

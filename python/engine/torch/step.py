@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -16,8 +17,8 @@ from torch.optim import Optimizer
 
 import engine
 
-from .arguments import Spec, flat, repeated, signature
-from .calls import Unsupported, capturing, storages
+from .arguments import Spec, flat, kinds_of, repeated, signature
+from .calls import Unsupported, capturing, is_torch, storages
 from .capture import Captured, NotYet, capture
 from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
@@ -94,7 +95,7 @@ class CompiledStep(Wrapper):
         self.step, self.options = step, options
         self.name = getattr(step, "__name__", type(step).__name__)
         self._modules, self._optimizers = modules, optimizers
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a step may call itself
         self.ready: dict[Any, Ready] = {}
         self.captures = 0
         self.recaptured = ""  # why it was last captured again
@@ -151,7 +152,7 @@ class CompiledStep(Wrapper):
         ready = self.ready.get(key)
         if ready is not None and (why := ready.captured.state.changed()):
             self.ready.clear()
-            ready = None
+            ready = self.last = None
             self.recaptured = why
         if ready is not None and (why := ready.captured.changed()):
             del self.ready[key]
@@ -186,7 +187,8 @@ class CompiledStep(Wrapper):
 
     def _capture(self, key: Any, leaves: list[Any], spec: Spec) -> Ready | None:
         if self.captures >= 4 * MOST_CAPTURES:
-            self._eagerly(f"it was captured {self.captures} times, for arguments or state that keep changing")
+            why = f"; the last was {self.recaptured}" if self.recaptured else ""
+            self._eagerly(f"it was captured {self.captures} times, for arguments or state that keep changing{why}")
             return None
         if len(self.ready) >= MOST_CAPTURES:
             if not self.told_full:
@@ -196,7 +198,9 @@ class CompiledStep(Wrapper):
             return None
         self.captures += 1
         try:
-            state = State(self.step, self._modules or self._reached(nn.Module, leaves), self._optimizers or self._reached(Optimizer, leaves))
+            of_arguments = [*(leaf for leaf in leaves if isinstance(leaf, (nn.Module, type))), *kinds_of(spec)]
+            state = State(self.step, self._modules or self._reached(nn.Module, leaves),
+                          self._optimizers or self._reached(Optimizer, leaves), of_arguments)  # fmt: skip
             if not state.optimizers:
                 raise Unsupported("it reaches no optimizer; name them: compile_step(step, modules=[...], optimizers=[...])")
             captured = capture(self.step, state, leaves, spec)
@@ -223,7 +227,8 @@ class CompiledStep(Wrapper):
         return modes
 
     def _eagerly(self, why: str) -> None:
-        self.why_eager = why
+        self.why_eager, self.last = why, None
+        self.ready.clear()  # which keep the tensors that they were captured with
         warnings.warn(f"engine.torch: the step '{self.name}' runs eagerly: {why}", stacklevel=5)
 
     def __repr__(self) -> str:
@@ -231,8 +236,12 @@ class CompiledStep(Wrapper):
 
 
 def _reason(error: Exception) -> str:
+    """What an error of a capture says, with the program's line if it is torch's own."""
     text = str(error).strip().split("\n")[0] or type(error).__name__
-    return text if isinstance(error, Unsupported) else f"{type(error).__name__}: {text}"
+    if isinstance(error, Unsupported):
+        return text
+    lines = [f"{t.filename}:{t.lineno}: {t.line}" for t in traceback.extract_tb(error.__traceback__) if not is_torch(t.filename)]
+    return f"{type(error).__name__}: {text}" + (f" (at {lines[-1]})" if lines else "")
 
 
 def compile_step(step: Callable[..., Any] | None = None, *, modules: Iterable[nn.Module] | None = None,

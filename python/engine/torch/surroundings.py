@@ -25,7 +25,7 @@ import threading
 import types
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ _NOT_READ = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__setattr
              "__class_getitem__", "__copy__", "__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"}  # fmt: skip
 MISSING = object()
 MATCHES = "match statement"  # among the names: classes are asked for __match_args__
+_BY_TEXT = {"getattr", "hasattr", "attrgetter", "__dict__", "vars"}  # by these the code names attributes in texts
 
 
 @functools.cache
@@ -66,6 +67,8 @@ def names_of(code: Any) -> Iterator[str]:
     for constant in code.co_consts:
         if hasattr(constant, "co_names"):
             yield from names_of(constant)
+    if not _BY_TEXT.isdisjoint(code.co_names):
+        yield from (constant for constant in code.co_consts if type(constant) is str and constant.isidentifier())
     if any(i.opname == "MATCH_CLASS" for i in dis.get_instructions(code)):  # which has the names of attributes in a tuple
         yield MATCHES
         yield from (part for constant in code.co_consts if type(constant) is tuple for part in constant if type(part) is str)
@@ -128,8 +131,9 @@ class Place:
 class Surroundings:
     """``changed()`` before each run; ``watched()`` around a capture."""
 
-    def __init__(self, step: Any, modules: list[nn.Module], optimizers: list[Optimizer]) -> None:
-        self.roots = [step, *modules]
+    def __init__(self, step: Any, modules: list[nn.Module], optimizers: list[Optimizer], arguments: Iterable[Any] = ()) -> None:
+        """``arguments``: modules and classes that a call gives, and the classes of other objects that it gives."""
+        self.roots = [step, *modules, *arguments]
         self.names: set[str] = set()
         known = -1
         while known != len(self.names):  # what is found by a name has code with more names
@@ -296,6 +300,9 @@ class Surroundings:
                     if hasattr(value, "__get__") and (isinstance(value, Wrapper) or not _installed(_root(type(value)))):
                         held.append(value)  # a descriptor of the program's
             if not _installed(_root(base)):
+                # Methods may be replaced, too.
+                self._read(base.__qualname__, read, sorted(n for n, v in read.items() if isinstance(v, types.FunctionType)
+                                                           and (n in self.names or n == "forward")))  # fmt: skip
                 values = {n for n in self.names if n in read and not hasattr(read[n], "__get__")}
                 held += self._named(base.__qualname__, read, values, functools.partial(_set_all, base))
         return held
@@ -322,9 +329,10 @@ class Surroundings:
             attributes.update(before)
 
         self._place(owner, own, write)
-        # What the class has a value for, and the object none of its own yet.
+        # What the class has, and the object nothing of its own for it yet.
         absent = [n for base in type(item).__mro__ if base not in (object, nn.Module) for n, v in vars(base).items()
-                  if n in self.names and n not in attributes and isinstance(v, SIMPLE)]  # fmt: skip
+                  if n in self.names and n not in attributes
+                  and (isinstance(v, SIMPLE) or not _installed(_root(base)) and not hasattr(v, "__set__"))]  # fmt: skip
         if absent:
             self._guard(owner, lambda: (attributes.keys().isdisjoint(absent),))
         return [*read(), *self._read(owner, attributes, [n for n in own() if n in self.names])]

@@ -139,3 +139,21 @@ def test_each_thread_that_iterates_keeps_its_threads(monkeypatch):
         thread.join(PATIENCE)
     steps.cancel()
     assert len(set(seen)) == 2 and not set_for
+
+
+def a_view_and_a_weight(batch):
+    offset = torch.full((3,), 0.5, requires_grad=True)
+    view = batch["x"].view(3, 2).T
+    view += offset[:1]
+    loss = view.square().mean()
+    loss.backward()
+    return loss.item(), offset.grad.tolist()
+
+
+def detached(batch):
+    return (batch["x"].detach_() * 2).sum().item()
+
+
+@pytest.mark.parametrize("step", [a_view_and_a_weight, detached])
+def test_what_a_step_may_do_with_the_item_it_may_do_with_what_ran_ahead(step):
+    assert list(engine.torch.smart_stage(step, columns(), **AT_ONCE)) == [step(batch) for batch in columns()]

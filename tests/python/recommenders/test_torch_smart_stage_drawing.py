@@ -122,3 +122,17 @@ def test_a_loader_that_is_read_in_turn_is_left_in_the_middle():
 @pytest.mark.parametrize("count", range(4))
 def test_loaders_with_few_items(count):
     assert list(engine.torch.smart_stage(doubled, rows(count), **AT_ONCE)) == [doubled(row) for row in rows(count)]
+
+
+@torch.library.custom_op("engine_tests::noisy", mutates_args=())
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return x + numpy.random.rand()
+
+
+def test_an_op_of_the_programs_that_draws_by_other_means_stays_in_the_step():
+    found = []
+    for staged in (True, False):
+        numpy.random.seed(3)
+        step = lambda x: (noisy(x) * 2).sum().item()  # noqa: E731
+        found.append(list(engine.torch.smart_stage(step, rows(), **AT_ONCE)) if staged else [step(row) for row in rows()])
+    assert found[0] == found[1]

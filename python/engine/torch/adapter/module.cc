@@ -129,7 +129,7 @@ PyObject* NewProgram(PyObject*, PyObject* spec) {
   return capsule;
 }
 
-// looks(tensors: list) -> number. Another one where a tensor's memory, type or requires_grad is another, or one has got hooks.
+// looks(tensors: list) -> number. Another one where a tensor's memory, shape, type or requires_grad is another, or one has got hooks.
 // Thousands are looked at before each step, for which Python's attributes take too long.
 PyObject* Looks(PyObject*, PyObject* list) {
   if (!PyList_Check(list)) return PyErr_SetString(PyExc_TypeError, "looks takes a list"), nullptr;
@@ -141,6 +141,10 @@ PyObject* Looks(PyObject*, PyObject* list) {
     const at::Tensor& value = tensor->cdata;
     const bool lies = value.layout() == at::kStrided;
     add(lies ? reinterpret_cast<uintptr_t>(value.unsafeGetTensorImpl()->data()) : 1);
+    if (lies) {
+      for (const int64_t size : value.sizes()) add(static_cast<uint64_t>(size));
+      for (const int64_t stride : value.strides()) add(static_cast<uint64_t>(stride));
+    }
     add(uint64_t(value.scalar_type()) << 3 | uint64_t(value.requires_grad()) << 2 |
         uint64_t(some(tensor->backward_hooks)) << 1 | uint64_t(some(tensor->post_accumulate_grad_hooks)));
   }
