@@ -25,7 +25,7 @@ import threading
 import types
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ _OWN = set(vars(nn.Module()))  # of every module: its parts are state, and looke
 _NOT_READ = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__setattr__", "__delattr__", "__init_subclass__", "__set_name__",
              "__class_getitem__", "__copy__", "__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"}  # fmt: skip
 MISSING = object()
+_DISJOINT: Any = type({}.keys()).isdisjoint
 MATCHES = "match statement"  # among the names: classes are asked for __match_args__
 _BY_TEXT = {"getattr", "hasattr", "attrgetter", "__dict__", "vars"}  # by these the code names attributes in texts
 
@@ -67,11 +68,16 @@ def names_of(code: Any) -> Iterator[str]:
     for constant in code.co_consts:
         if hasattr(constant, "co_names"):
             yield from names_of(constant)
-    if not _BY_TEXT.isdisjoint(code.co_names):
-        yield from (constant for constant in code.co_consts if type(constant) is str and constant.isidentifier())
+    yield from _asked_by(code)
     if any(i.opname == "MATCH_CLASS" for i in dis.get_instructions(code)):  # which has the names of attributes in a tuple
         yield MATCHES
         yield from (part for constant in code.co_consts if type(constant) is tuple for part in constant if type(part) is str)
+
+
+def _asked_by(code: Any) -> Iterator[str]:
+    """The names of attributes that stand in texts of the code itself, as in ``getattr(o, "name", 1)``: an object may have none."""
+    if not _BY_TEXT.isdisjoint(code.co_names):
+        yield from (constant for constant in code.co_consts if type(constant) is str and constant.isidentifier())
 
 
 def imported_by(function: types.FunctionType) -> Iterator[types.ModuleType]:
@@ -135,14 +141,18 @@ class Surroundings:
         """``arguments``: modules and classes that a call gives, and the classes of other objects that it gives."""
         self.roots = [step, *modules, *arguments]
         self.names: set[str] = set()
+        self.asked: set[str] = set()  # those of them that stand in texts
         known = -1
         while known != len(self.names):  # what is found by a name has code with more names
             known = len(self.names)
             self.places: list[Place] = []
             self.guards: list[tuple[Callable[[], Any], Any, str]] = []  # (what gives values, they, whose they are)
             self.held: list[tuple[Callable[[Any], tuple[Any, ...]], Any, str]] = []  # likewise: (what takes them from a dict, it, ...)
+            self.absent: list[tuple[Any, set[str], str]] = []  # (the names that something has, what is not among them, whose they are)
             self.modules: list[nn.Module] = []
             self._walk()
+        self.had = [had for had, _, _ in self.absent]
+        self.lacking = [names for _, names, _ in self.absent]
         self.held.sort(key=lambda taken: not taken[2].startswith("torch."))
         self.ours = sum(taken[2].startswith("torch.") for taken in self.held)  # those of torch's own modules
         self.values = [get(held) for get, held, _ in self.held]
@@ -266,7 +276,7 @@ class Surroundings:
             return [os.environ]
         if _root(function) in ("torch", "engine"):
             return []
-        self.names.update(names_of(function.__code__))
+        self._learn(function.__code__)
         variables, cells = function.__code__.co_freevars, function.__closure__ or ()
         if cells and not _installed(_root(function)):
             owner = f"a variable of {function.__qualname__}"
@@ -282,9 +292,20 @@ class Surroundings:
         held += imported_by(function)
         return held + self._named("a global", function.__globals__, globals_of(function.__code__))
 
+    def _learn(self, code: Any) -> None:
+        self.names.update(names_of(code))
+        for part in _codes(code):
+            self.asked.update(_asked_by(part))
+
     def _class(self, kind: type) -> list[Any]:
         """A method is read if its name is, or if Python or torch calls it by itself."""
         held: list[Any] = [] if _installed(_root(type(kind))) else [type(kind)]
+        behind: set[str] = set()  # what a class of the program gets from those behind it
+        for base in reversed(kind.__mro__):
+            if not _installed(_root(base)):
+                self._lacks(base.__qualname__, vars(base), behind - vars(base).keys())
+            if base is not object:
+                behind |= {n for n in vars(base) if n in self.names or n == "forward"}
         for base in kind.__mro__:
             if base in (object, nn.Module) or _root(base) == "builtins":
                 continue
@@ -295,7 +316,7 @@ class Surroundings:
                 if name in self.names or name == "forward" or name.startswith("__") and name not in _NOT_READ:
                     for part in (value, getattr(value, "fget", None), getattr(value, "__func__", None), getattr(value, "func", None)):
                         if isinstance(part, types.FunctionType):
-                            self.names.update(names_of(part.__code__))
+                            self._learn(part.__code__)
                             held.append(part)
                     if hasattr(value, "__get__") and (isinstance(value, Wrapper) or not _installed(_root(type(value)))):
                         held.append(value)  # a descriptor of the program's
@@ -330,11 +351,10 @@ class Surroundings:
 
         self._place(owner, own, write)
         # What the class has, and the object nothing of its own for it yet.
-        absent = [n for base in type(item).__mro__ if base not in (object, nn.Module) for n, v in vars(base).items()
+        absent = {n for base in type(item).__mro__ if base not in (object, nn.Module) for n, v in vars(base).items()
                   if n in self.names and n not in attributes
-                  and (isinstance(v, SIMPLE) or not _installed(_root(base)) and not hasattr(v, "__set__"))]  # fmt: skip
-        if absent:
-            self._guard(owner, lambda: (attributes.keys().isdisjoint(absent),))
+                  and (isinstance(v, SIMPLE) or not _installed(_root(base)) and not hasattr(v, "__set__"))}  # fmt: skip
+        self._lacks(owner, attributes, absent if _root(type(item)) == "torch" else absent | self.asked - attributes.keys())
         return [*read(), *self._read(owner, attributes, [n for n in own() if n in self.names])]
 
     def _named(self, owner: str, held: Any, names: set[str] | None = None, write: Any = None) -> list[Any]:
@@ -347,6 +367,11 @@ class Surroundings:
         if names:
             self.held.append((operator.itemgetter(*names, names[0]), held, owner))  # of one name it would give no tuple
         return [held[n] for n in names]
+
+    def _lacks(self, owner: str, held: Mapping[str, Any], names: set[str]) -> None:
+        """By these names something else would be found if ``held`` had them."""
+        if names:
+            self.absent.append((held.keys(), names, owner))
 
     def _guard(self, owner: str, read: Callable[[], Any]) -> None:
         self.guards.append((read, read(), owner))
@@ -374,6 +399,8 @@ class Surroundings:
             different = True
         if different and (owner := self._different()):
             return owner
+        if not all(map(_DISJOINT, self.had, self.lacking)):
+            return next(owner for had, names, owner in self.absent if not had.isdisjoint(names))
         for i, (read, before, owner) in enumerate(self.guards):
             given = read()
             if len(given) != len(before):

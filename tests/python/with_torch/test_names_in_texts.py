@@ -176,13 +176,12 @@ def test_an_argument_that_was_computed_runs_eagerly():
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_of_a_capture_is_raised(kind):
     model = nn.Linear(8, 4)
-    optimizer, once = SGD(model.parameters(), 0.1), [True]
+    optimizer, interrupted = SGD(model.parameters(), 0.1), [True]
 
     @engine.torch.compile_step(options=OPTIONS)
     def step(x):
         out = model(x)
-        if engine.torch.calls.capturing() and once:
-            once.clear()
+        if engine.torch.calls.capturing() and interrupted:
             raise kind
         optimizer.zero_grad()
         loss = out.square().mean()
@@ -194,8 +193,9 @@ def test_an_interrupt_of_a_capture_is_raised(kind):
     step(x)
     with pytest.raises(kind):
         step(x)
+    interrupted.clear()
     step(x)
-    assert not step.why_eager
+    assert not step.why_eager and step.last
 
 
 def test_a_step_may_call_itself():
