@@ -1,6 +1,8 @@
 """What editors, `help` and a prompt show: signatures, docstrings, reprs with state."""
 
 import inspect
+import pathlib
+import re
 import types
 
 import pytest
@@ -102,3 +104,10 @@ def test_a_scope_and_a_plan_show_their_state():
     twice = engine.hybridize(lambda x: double(double(x)))
     twice.record(1)
     assert "2 nodes" in repr(twice.plan)
+
+
+def test_the_reference_names_everything_that_the_package_has():
+    page = (pathlib.Path(__file__).parents[2] / "docs/reference.md").read_text()
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", page.partition("## What `import engine` has")[2]))))
+    public = {n for n in engine.__all__ if not (inspect.isclass(thing := getattr(engine, n)) and issubclass(thing, BaseException))}
+    assert not public - named
