@@ -54,5 +54,7 @@ def lines() -> list[list[str]]:
 def said() -> str:
     name, found = newest()
     header = found["header"]
+    cases = header.get("measured_again", "").partition(" of the group")[0]
+    again = f" ({cases.replace('_', ' ')[2:].replace(' and b ', ' and ')} were measured once more, as the machine had been busy)" if cases else ""
     return (f"{header['cores']} cores of {header['cpu']}, commit {header['commit'][:7]}, {header['date'][:10]}; medians of {header['rounds']} interleaved "
-            f"rounds of 10⁶ ops on an otherwise idle machine ([the rows, with spreads](perf/results/{name})):")  # fmt: skip
+            f"rounds of 10⁶ ops on an otherwise idle machine{again} ([the rows, with spreads](perf/results/{name})):")  # fmt: skip
