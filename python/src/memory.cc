@@ -98,6 +98,8 @@ std::vector<Placed::At> Find(PyObject* data) {
   if (IsPlainArray(data) && ExtentOf(data, &extent)) return {{0, extent}};
   nb::object found = nb::steal(PyObject_CallOneArg(memory_of, data));
   if (found.is_valid()) return Read(found);
+  // Ctrl-C is raised, and the data stay unplaced; what an object cannot say of its memory is not known.
+  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) throw nb::python_error();
   PyErr_Clear();
   return {};
 }

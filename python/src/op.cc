@@ -215,7 +215,8 @@ uint64_t BytesOfCall(const OpCore& op, PyObject* const* args, size_t positional,
     if (!IsValue(args[i])) sum += BytesOf(args[i]);
   for (PyObject* value : found) {
     const ValueObject* const known = AsValue(value);
-    sum += known->data ? BytesOf(known->data) : known->bytes;
+    const nb::object data = nb::borrow(known->data);  // an op may replace it meanwhile
+    sum += data.is_valid() ? BytesOf(data.ptr()) : known->bytes;
   }
   return sum;
 }
@@ -246,7 +247,12 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     wrong |= !given || !IsValue(given);
     updated.push_back(given);
   }
+  // Called before Python runs, or the call waits: a container may let go of its Values meanwhile.
+  const auto keep = [&found] {
+    for (PyObject* value : found) found.made.push_back(nb::borrow(value));
+  };
   if (wrong) {
+    keep();
     Complain(self, args, positional, names);
     if (names && op->checked.size() < OpCore::kMostChecked) op->checked.push_back({positional, PyRef::Borrow(names)});
   }
@@ -263,6 +269,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
   uint64_t bytes = 0, results = 0;
   const bool bounded = state->bytes->most() != 0;
   if (bounded) {
+    keep();
     const bool unknown = op->outputs && op->result_bytes == OpCore::kUnknownBytes;
     if (op->outputs) results = unknown ? state->bytes->most() / 8 : op->result_bytes;
     bytes = BytesOfCall(*op, args, positional, count, names, found, results);

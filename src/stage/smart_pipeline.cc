@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/spi/stage_host.h"
+#include "pool.h"
 #include "staging_guard.h"
 
 namespace engine::detail {
@@ -56,7 +57,7 @@ SmartPipeline::SmartPipeline(std::shared_ptr<const SmartStep> step, std::shared_
   for (size_t k = 0; k < data_->step->levels(); ++k) {
     StageOptions options = data_->step->options().stage;
     if (options.autotune && k < sizes.size())
-      options.capacity = sizes[k].capacity, options.num_threads = sizes[k].threads;
+      options.capacity = std::max(options.capacity, sizes[k].capacity), options.num_threads = sizes[k].threads;
     if (data_->step->trial()) options.capacity = std::min(options.capacity, kTrialCapacity);
     if (k > 0) options.name += "-" + std::to_string(k + 1);
     const auto pull = [data = data_, before = k > 0 ? levels_.back() : nullptr]() -> std::optional<StepItem> {
@@ -121,7 +122,11 @@ AskedReader::AskedReader(StageOptions options, std::shared_ptr<StepReader> reade
               .clock = options.clock,
               .host = options.host},
              [asking = asking_, reader = std::move(reader), host = options.host]() -> std::optional<Answer> {
-               StageHost::Blocking(host.get(), [&] { asking->asked.acquire(); });
+               StageHost::Blocking(host.get(), [&] {
+                 detail::StagePool::Lend lend;  // the stage that asks may need the seat
+                 lend.Begin();
+                 asking->asked.acquire();
+               });
                if (asking->over.load(std::memory_order_acquire)) return {};
                Answer answer;
                try {

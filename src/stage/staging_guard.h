@@ -87,6 +87,7 @@ class StagingGuard {
   // A step was started `now` that was asked for at `asked`, and that its block, if it has one, expected; its caller took `got` seconds to get its item.
   void Started(Ran ran, double asked, double now, double got = 0) {
     if (decided_) saved_ += kShare;
+    if (tried_ && ran != Ran::kWhole) trying_ += 1;
     StepBlock* block = BlockOf(ran);
     if (!block) return;
     block->Started(asked, now, got, ran == Ran::kDrained);
@@ -125,6 +126,7 @@ class StagingGuard {
   static constexpr double kClear = 0.25, kClearErrors = 4;  // a gain or a loss that a few steps are enough for
   static constexpr size_t kWindow = 8;                      // comparisons
   static constexpr double kTick = 1e-9;                     // no step takes less
+  static constexpr size_t kMostAhead = 16;                  // quarters of a comparison that fill a buffer at most
   static constexpr size_t kFewest = 3;                      // steps of a trial, or of a block that is compared early
 
   // What one comparison measured.
@@ -143,9 +145,10 @@ class StagingGuard {
   void Enter(Phase phase) {
     if (phase != kRest) {
       const bool staged = phase == kOther ? !staged_ : staged_;
-      // A stage that was just opened has not yet filled its buffer; in a trial that is part of what is measured.
-      const size_t skip = staged && (phase == kAfter || tried_) ? 1 + ahead_ : 1;
-      blocks_.emplace_back(staged, skip, phase == kOther && staged ? trial_ahead_ : ahead_);
+      // A stage that was just opened has not yet filled its buffer; in a trial that is part of what is measured. A buffer that
+      // is hardly ever full is not waited for.
+      const size_t ahead = std::min(phase == kOther && staged ? trial_ahead_ : ahead_, kMostAhead * quarter_);
+      blocks_.emplace_back(staged, staged && (phase == kAfter || tried_) ? 1 + ahead : 1, ahead);
     }
     phase_ = phase;
     ++changes_;
@@ -229,7 +232,10 @@ class StagingGuard {
   void Decide() {
     window_.push_back(Compare());
     const double newest = window_.back().gain;
-    if (tried_ && newest <= 0) window_.erase(window_.begin(), window_.end() - 1);  // what the trial said was wrong
+    if (tried_ && newest <= 0) {  // what the trial said was wrong, and the steps since then ran the wrong way
+      window_.erase(window_.begin(), window_.end() - 1);
+      saved_ -= trying_;
+    }
     if (window_.size() > kWindow) window_.pop_front();
     const size_t last = window_.size() - 1;
     if (last > 0) {
@@ -244,6 +250,7 @@ class StagingGuard {
     staged_ = tried_ ? newest > 0 : all.gain > std::max(kWorth, errors * all.error);
     decided_ = true;
     tried_ = trial && staged_;
+    trying_ = 0;
     ++comparisons_;
     blocks_.clear();
     Enter(kRest);
@@ -265,6 +272,7 @@ class StagingGuard {
   size_t quarter_;  // of the steps of a comparison
   bool staged_, decided_ = false;
   bool tried_ = false;  // staged, and only a trial has said so
+  double trying_ = 0;   // steps that ran staged since then
   Phase phase_ = kRest;
   std::deque<StepBlock> blocks_;  // of this comparison
   std::deque<Compared> window_;   // the last comparisons

@@ -255,3 +255,22 @@ def test_an_object_that_no_value_has_is_returned_itself():
     assert same(model).get() is model
     with engine.Executor() as pool:
         assert pool.submit(lambda m: m, model).result() is model
+
+
+def test_an_interrupt_while_memory_is_looked_for_is_raised_and_forgets_nothing():
+    held, armed = np.zeros(4), []
+
+    class Shown:
+        @property
+        def __array_interface__(self):
+            if armed:
+                armed.clear()
+                raise KeyboardInterrupt
+            return held.__array_interface__
+
+    v = engine.op(Shown)()  # what an op has made is looked at when somebody asks for memory
+    engine.wait(v)
+    armed.append(True)
+    with pytest.raises(KeyboardInterrupt):
+        engine.value(np.zeros(1))
+    assert engine.value(held).var == v.var

@@ -201,3 +201,25 @@ engine.wait_all(20)
 assert engine.default().pending_bytes == 0
 print("ok")
 """))
+
+
+def test_values_of_a_list_that_is_emptied_while_its_call_waits_live_as_long_as_the_call(run_python):
+    ended = run_python("""
+import threading, time
+import numpy as np
+import engine
+eng = engine.Engine(workers=1)
+eng.max_pending_bytes = 1000
+gate, calls = threading.Event(), []
+engine.op(lambda x: gate.wait(20) and None, bytes=900)(engine.value(np.zeros(1), engine=eng))
+counted = engine.op(lambda items: len(items), bytes=900)
+box = [engine.value(np.zeros(2), engine=eng)]
+thread = threading.Thread(target=lambda: calls.append(counted(box)))
+thread.start()
+time.sleep(0.3)  # it waits for room
+box.clear()
+gate.set()
+thread.join(20)
+print(calls[0].get(20), "ok")
+""", PYTHONMALLOC="debug")
+    assert ended.code == 0 and ended.out.endswith("ok\n"), ended

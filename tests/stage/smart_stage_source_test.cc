@@ -58,6 +58,24 @@ TEST(SmartStageTest, RowsThatTheSourceSkipsCountInThePosition) {
   }
 }
 
+// A call that may not wait for ever reads on a thread of the stage's. That thread keeps no seat of the pool while nobody asks.
+TEST(SmartStageTest, AReaderThatNobodyAsksKeepsNoSeat) {
+  TrainingProgram p;
+  const StagePool pool = MakeStagePool({.global_name = "one seat of SmartStageTest", .inter_op_threads_num = 1});
+  bool staged = false;
+  SmartStageOptions options = AtOnce({.take_timeout = 60s, .pool = pool});
+  options.schedule = [&] { return staged; };
+  SmartStage steps(p.eng, p.graph, p.Rows(20), options);
+  int count = 0;
+  for (;; staged = true) {
+    Value given[] = {2};
+    engine::Run run = steps.Next(given);
+    if (!run) break;
+    EXPECT_EQ(run.Take<int>(1), 10 * count++);
+  }
+  EXPECT_EQ(count, 20);
+}
+
 TEST(SmartStageTest, WhatFindsNoRoomInTimeMayBeDropped) {
   TrainingProgram p;
   TurnedClock clock;
