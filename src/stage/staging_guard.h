@@ -126,8 +126,8 @@ class StagingGuard {
   static constexpr double kClear = 0.25, kClearErrors = 4;  // a gain or a loss that a few steps are enough for
   static constexpr size_t kWindow = 8;                      // comparisons
   static constexpr double kTick = 1e-9;                     // no step takes less
-  static constexpr size_t kMostAhead = 16;                  // quarters of a comparison that fill a buffer at most
-  static constexpr size_t kFewest = 3;                      // steps of a trial, or of a block that is compared early
+  static constexpr size_t kFilling = 16;  // quarters of a comparison in which a buffer fills, if it does
+  static constexpr size_t kFewest = 3;    // steps of a trial, or of a block that is compared early
 
   // What one comparison measured.
   struct Compared {
@@ -147,7 +147,7 @@ class StagingGuard {
       const bool staged = phase == kOther ? !staged_ : staged_;
       // A stage that was just opened has not yet filled its buffer; in a trial that is part of what is measured. A buffer that
       // is hardly ever full is not waited for.
-      const size_t ahead = std::min(phase == kOther && staged ? trial_ahead_ : ahead_, kMostAhead * quarter_);
+      const size_t ahead = std::min(phase == kOther && staged ? trial_ahead_ : ahead_, kFilling * quarter_);
       blocks_.emplace_back(staged, staged && (phase == kAfter || tried_) ? 1 + ahead : 1, ahead);
     }
     phase_ = phase;

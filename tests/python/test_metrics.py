@@ -238,7 +238,7 @@ def test_without_rich_the_message_says_what_to_install(monkeypatch):
     for name in ("rich", "rich.console", "rich.live", "rich.table"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(
-        engine.UsageError, match=r"pip install 'engine\[plot\]'.*engine.metrics\(\) has the same numbers"
+        engine.UsageError, match=r"pip install rich;.*engine.metrics\(\) has the same numbers"
     ):
         engine.live()
 
