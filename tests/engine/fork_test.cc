@@ -216,5 +216,21 @@ TEST_P(ForkTest, AnEngineThatAnotherThreadShutsDownIsClosedInTheChild) {
   EXPECT_EQ(a.version(), 1u);
 }
 
+// Its deletion is over, so the engine has no count of it; the child must not drop one.
+TEST_P(ForkTest, AVarThatWasDeletedKeepsItsOtherHandles) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), other = a;
+  eng.Delete(a);
+  eng.WaitAll();
+  a = Var();
+  EXPECT_TRUE(InChild([&] {
+    Var fresh = eng.NewVar("fresh");
+    other = Var();
+    eng.Push({.name = "writes", .writes = {fresh}}, [] {});
+    eng.Wait(fresh);
+    return fresh.version() == 1;
+  }));
+}
+
 }  // namespace
 }  // namespace engine::test

@@ -143,7 +143,10 @@ std::vector<VarCore*> EngineCore::PoisonPendingAfterFork() {
     var->settled.store(pushed, std::memory_order_relaxed);
     var->tail.store(0, std::memory_order_relaxed);
     var->entered = 0;
-    if (var->completer.deleting.load(std::memory_order_relaxed)) deleted.push_back(var);
+    // The engine's count of a Var whose deletion is over is gone; handles may keep the Var.
+    if (var->completer.deleting.load(std::memory_order_relaxed) &&
+        var->delete_op.extra.state.load(std::memory_order_relaxed) != OpState::kFree)
+      deleted.push_back(var);
   });
   if (error) error->Release();
   return deleted;
