@@ -232,5 +232,24 @@ TEST_P(ForkTest, AVarThatWasDeletedKeepsItsOtherHandles) {
   }));
 }
 
+// An exception of the program's may do anything when it goes: this one is the last to have a Var.
+TEST_P(ForkTest, ErrorsThatTheChildReplacesStayAlive) {
+  struct Holds : std::runtime_error {
+    explicit Holds(Var held) : std::runtime_error("planted"), var(std::move(held)) {}
+    Var var;
+  };
+  Engine eng(Quiet(workers()));
+  Var v = eng.NewVar("v");
+  {
+    const Var k = eng.NewVar("k");
+    eng.Push({.name = "fails", .writes = {v}}, [k] { throw Holds(k); });
+    EXPECT_THROW(eng.Wait(v), OpError);
+    eng.WaitAll();
+  }
+  HeldOp held = HoldWrite(eng, v);
+  EXPECT_TRUE(InChild([&] { return CausedBy<ForkedWhilePending>(ErrorOf([&] { eng.Wait(v); })); }));
+  held.Release();
+}
+
 }  // namespace
 }  // namespace engine::test

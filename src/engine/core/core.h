@@ -310,6 +310,7 @@ class EngineCore final : public PoolHost {
   void JoinEverything();
 
   // fork.cc
+  void ForgetPoisonAfterFork(VarCore* var);
   std::vector<VarCore*> PoisonPendingAfterFork();  // returns the deleted Vars, which are to be released
 
   const EngineOptions options_;

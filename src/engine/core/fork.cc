@@ -123,6 +123,13 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   t_engine_id = 0;
 }
 
+// Of a Var, in the child. The record is left as it is: its exception may be the program's, whose destructor must not run under
+// the locks of a fork.
+void EngineCore::ForgetPoisonAfterFork(VarCore* var) {
+  if (var->completer.poison.exchange(nullptr, std::memory_order_relaxed))
+    poisoned_.fetch_sub(1, std::memory_order_relaxed);
+}
+
 std::vector<VarCore*> EngineCore::PoisonPendingAfterFork() {
   ErrorRecord* error = nullptr;
   std::vector<VarCore*> deleted;
@@ -138,6 +145,7 @@ std::vector<VarCore*> EngineCore::PoisonPendingAfterFork() {
         error = ErrorRecord::NewRoot("", {},
                                      std::make_exception_ptr(ForkedWhilePending(
                                          "a write was pending when the process forked; the parent has it")));
+      ForgetPoisonAfterFork(var);
       SetPoison(var, error);  // mutant: fork_without_poison
     }
     var->settled.store(pushed, std::memory_order_relaxed);
@@ -145,8 +153,10 @@ std::vector<VarCore*> EngineCore::PoisonPendingAfterFork() {
     var->entered = 0;
     // The engine's count of a Var whose deletion is over is gone; handles may keep the Var.
     if (var->completer.deleting.load(std::memory_order_relaxed) &&
-        var->delete_op.extra.state.load(std::memory_order_relaxed) != OpState::kFree)
+        var->delete_op.extra.state.load(std::memory_order_relaxed) != OpState::kFree) {
+      ForgetPoisonAfterFork(var);
       deleted.push_back(var);
+    }
   });
   if (error) error->Release();
   return deleted;
