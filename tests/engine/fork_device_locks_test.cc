@@ -14,7 +14,7 @@ std::atomic<bool> g_go{false};
 thread_local constinit bool t_of_the_test = false;
 void StopThere() {
   if (t_of_the_test || g_allocations.fetch_add(1) + 1 != kStop) return;
-  while (!g_go) std::this_thread::sleep_for(1ms);
+  g_go.wait(false);
 }
 
 // A collective fails, and with it all that was issued behind it: they are listed under the lock of what has failed. A Var that
@@ -48,6 +48,7 @@ TEST(ForkDeviceLocks, ADeletedVarGoesInTheChildWhileTheDevicesListWhatHasFailed)
     return true;
   }));
   g_go = true;
+  g_go.notify_all();
   g_at_each = nullptr;
   held.Release();
   EXPECT_THROW(eng.Wait(var), OpError);

@@ -64,14 +64,12 @@ def _root(thing: Any) -> str:
 
 
 def names_of(code: Any) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if hasattr(constant, "co_names"):
-            yield from names_of(constant)
-    yield from _asked_by(code)
-    if any(i.opname == "MATCH_CLASS" for i in dis.get_instructions(code)):  # which has the names of attributes in a tuple
-        yield MATCHES
-        yield from (part for constant in code.co_consts if type(constant) is tuple for part in constant if type(part) is str)
+    for part in _codes(code):
+        yield from part.co_names
+        yield from _asked_by(part)
+        if any(i.opname == "MATCH_CLASS" for i in dis.get_instructions(part)):  # which has the names of attributes in a tuple
+            yield MATCHES
+            yield from (name for constant in part.co_consts if type(constant) is tuple for name in constant if type(name) is str)
 
 
 def _asked_by(code: Any) -> Iterator[str]:
@@ -101,8 +99,8 @@ def _codes(code: Any) -> Iterator[Any]:
 
 def globals_of(code: Any) -> set[str]:
     """The names that are globals in the code, and not attributes."""
-    named = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "DELETE_GLOBAL")}
-    return named.union(*(globals_of(constant) for constant in code.co_consts if hasattr(constant, "co_names")))
+    how = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "DELETE_GLOBAL")
+    return {i.argval for part in _codes(code) for i in dis.get_instructions(part) if i.opname in how}
 
 
 def same(old: Any, new: Any) -> bool:
@@ -294,8 +292,7 @@ class Surroundings:
 
     def _learn(self, code: Any) -> None:
         self.names.update(names_of(code))
-        for part in _codes(code):
-            self.asked.update(_asked_by(part))
+        self.asked.update(*map(_asked_by, _codes(code)))
 
     def _class(self, kind: type) -> list[Any]:
         """A method is read if its name is, or if Python or torch calls it by itself."""
