@@ -68,17 +68,18 @@ void CountNested(Ledger& ledger) { ledger.nested.fetch_add(1, std::memory_order_
 [[gnu::noinline]] std::function<void(std::exception_ptr)> SettleOf(::engine::RunContext& ctx, const Special& special,
                                                                    std::optional<::engine::Completion>& deferred) {
   deferred = ctx.Defer();
-  return [name = ctx.name(), naive = special.naive, changed = ChangedBy(ctx), ledger = &LedgerOf(ctx, special),
-          done = *deferred](std::exception_ptr thrown) mutable {
-    if (naive) {
-      naive->thrown = std::move(thrown);
-      naive->ended.store(true, std::memory_order_release);
-    } else if (thrown) {
-      ledger->failures.Mark(changed, ledger->failures.Add(std::move(thrown), name));
-    }
-    CountNested(*ledger);
-    done();
-  };
+  return
+      [name = ctx.name(), naive = special.naive ? special.naive->shared_from_this() : nullptr, changed = ChangedBy(ctx),
+       ledger = &LedgerOf(ctx, special), done = *deferred](std::exception_ptr thrown) mutable {
+        if (naive) {
+          naive->thrown = std::move(thrown);
+          naive->ended.store(true, std::memory_order_release);
+        } else if (thrown) {
+          ledger->failures.Mark(changed, ledger->failures.Add(std::move(thrown), name));
+        }
+        CountNested(*ledger);
+        done();
+      };
 }
 
 template <class Fn>

@@ -24,8 +24,8 @@ namespace engine_mxnet {
 // not matter.
 inline constinit std::atomic<int> g_ending = 0;
 
-// What a push of the naive engine waits for. Lies on the pusher's stack.
-struct NaivePush {
+// What a push of the naive engine waits for. The push may leave it behind: what other ops throw comes out of it, too.
+struct NaivePush : std::enable_shared_from_this<NaivePush> {
   std::atomic<bool> ended = false;  // release: publishes `thrown`. Partner: the acquire in PushSpecial
   std::exception_ptr thrown;
 };
@@ -62,6 +62,7 @@ struct VarlessBody {
 };
 template <class Fn>
 struct SpecialBody {
+  std::shared_ptr<NaivePush> kept;  // what special.naive names
   Special special;
   Fn fn;
   void operator()(::engine::RunContext& ctx) { Execute(ctx, special, fn); }

@@ -81,15 +81,15 @@ void DropIn::PushSpecial(::engine::OpDesc& desc, Fn&& fn, abi::Context context, 
   const bool prioritized = property == abi::Property::kCpuPrioritized;
   if ((prioritized || context.device_id > 0) && ::engine::UsesWorkers(engine_.policy()))
     desc.place = prioritized ? prioritized_ : devices_[static_cast<size_t>(context.device_id - 1) % devices_.size()];
-  NaivePush naive;
+  const std::shared_ptr<NaivePush> naive = naive_ ? std::make_shared<NaivePush>() : nullptr;
   const bool always = wait || property == abi::Property::kNoSkip;
-  engine_.Push(
-      desc, SpecialBody<std::decay_t<Fn>>{{context, always, naive_ ? &naive : nullptr, &ledger_}, std::forward<Fn>(fn)},
-      kSite);
-  if (!naive_) return;
+  engine_.Push(desc,
+               SpecialBody<std::decay_t<Fn>>{naive, {context, always, naive.get(), &ledger_}, std::forward<Fn>(fn)},
+               kSite);
+  if (!naive) return;
   // acquire: `thrown`. Partner: the release of who ran the function, or called back.
-  if (!naive.ended.load(std::memory_order_acquire)) engine_.Drain(std::chrono::milliseconds::max());
-  if (naive.thrown) std::rethrow_exception(naive.thrown);
+  if (!naive->ended.load(std::memory_order_acquire)) engine_.Drain(std::chrono::milliseconds::max());
+  if (naive->thrown) std::rethrow_exception(naive->thrown);
 }
 
 template <class Fn>

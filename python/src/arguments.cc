@@ -2,6 +2,7 @@
 
 #include "extent.h"
 #include "failure.h"
+#include "gil.h"
 #include "value.h"
 
 namespace nb = nanobind;
@@ -60,7 +61,7 @@ PartKind KindOf(PyObject* object) {
     Py_DECREF(has);
     return PartKind::kOther;
   }
-  PyErr_Clear();
+  ForgetError();
   if (IsDeque(type)) return PartKind::kOther;
   Py_INCREF(type);  // so that its address is not used again
   PyTypeObject* before = std::exchange(known, type);
@@ -200,7 +201,7 @@ PyObject* Filled(PyObject* arg, PyObject* inputs) {
       error.restore();
       throw PyFailure::Fetch();
     }
-    PyErr_Clear();
+    ForgetError();
   }
   PyObject* const args[] = {arg, inputs ? inputs : Py_None};
   PyObject* out = PyObject_Vectorcall(filled, args, 2, nullptr);

@@ -51,7 +51,7 @@ PyRef ArrayOfTensor(PyObject* object) {
   if (!PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__dlpack_device__")) return {};
   const PyRef device = PyRef::Steal(PyObject_CallMethod(object, "__dlpack_device__", nullptr));
   if (!device) {
-    PyErr_Clear();  // it is on a device that DLPack does not know
+    ForgetError();  // it is on a device that DLPack does not know
     return {};
   }
   const PyRef kind = Checked(PySequence_GetItem(device.get(), 0));
@@ -74,7 +74,7 @@ std::optional<HostArray> ArrayOf(PyObject* object) {
   }
   PyRef view = PyRef::Steal(PyMemoryView_GetContiguous(object, PyBUF_READ, 'C'));
   if (!view) {
-    PyErr_Clear();  // the buffer protocol has no format for its items
+    ForgetError();  // the buffer protocol has no format for its items
     return {};
   }
   const Py_buffer& buffer = *PyMemoryView_GET_BUFFER(view.get());
@@ -85,12 +85,8 @@ std::optional<HostArray> ArrayOf(PyObject* object) {
 }
 
 void Collect(PyObject* object, std::vector<HostArray>* found) {
-  if (PyDict_CheckExact(object)) {
-    PyObject* item;
-    for (Py_ssize_t at = 0; PyDict_Next(object, &at, nullptr, &item);) Collect(item, found);
-  } else if (PyList_CheckExact(object) || PyTuple_CheckExact(object)) {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i)
-      Collect(PySequence_Fast_GET_ITEM(object, i), found);
+  if (PyDict_CheckExact(object) || PyList_CheckExact(object) || PyTuple_CheckExact(object)) {
+    EachItem(object, [&](PyObject* item) { Collect(item, found); });
   } else if (auto array = ArrayOf(object)) {
     found->push_back(std::move(*array));
   }
@@ -109,16 +105,21 @@ class Arrays final : public engine::CrossingArrays {
     for (engine::Crossing& value : values) {
       size_t next = 0;
       value.to = PyRef::Steal(Rebuilt(value.from.Get<PyRef>().get(), value, &next).release().ptr());
+      if (next != value.copies.size()) throw engine::UsageError(kChanged);
     }
   }
 
  private:
+  static constexpr const char* kChanged =
+      "an item of a stage has other arrays than when its copy to the device began; leave an item as it is once the "
+      "source has "
+      "given it";
   // The object with its arrays replaced, in the order in which Collect found them; the object itself if it has none.
   nb::object Rebuilt(nb::handle object, const engine::Crossing& value, size_t* next) const {
     if (value.copies.empty()) return nb::borrow(object);
     if (PyDict_CheckExact(object.ptr())) {
       nb::dict out;
-      for (auto [key, item] : nb::borrow<nb::dict>(object)) out[key] = Rebuilt(item, value, next);
+      for (nb::handle pair : nb::borrow<nb::dict>(object).items()) out[pair[0]] = Rebuilt(pair[1], value, next);
       return out;
     }
     if (PyList_CheckExact(object.ptr()) || PyTuple_CheckExact(object.ptr())) {
@@ -128,6 +129,7 @@ class Arrays final : public engine::CrossingArrays {
       return out;
     }
     if (!ArrayOf(object.ptr())) return nb::borrow(object);
+    if (*next == value.copies.size()) throw engine::UsageError(kChanged);
     return nb::cast(PyDeviceArray{value.copies[(*next)++], engine_}, nb::rv_policy::move);
   }
 

@@ -123,6 +123,7 @@ void Push(PyCommunicator& self, nb::handle calls, nb::handle reads, nb::handle u
   const nb::object items = nb::isinstance(calls, one) ? nb::object(nb::make_tuple(calls)) : nb::borrow(calls);
   const nb::object list = nb::steal(PySequence_Fast(items.ptr(), ""));
   if (!list.is_valid()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
     PyErr_Clear();
     RaiseTypeError(at.Text() + "calls is a " + Py_TYPE(calls.ptr())->tp_name +
                    "; an engine.comm.Collective or a list of them is expected");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "gil.h"
 
 namespace nb = nanobind;
 
@@ -30,7 +31,7 @@ const ArrayFields* FieldsOf(PyObject* array) {
   static const bool known = array_fields_known = [&] {
     const bool may_be = Py_TYPE(array)->tp_basicsize >= static_cast<Py_ssize_t>(sizeof(ArrayFields));
     nb::object dtype = nb::steal(PyObject_GetAttrString(array, "dtype"));
-    if (!dtype.is_valid()) PyErr_Clear();
+    if (!dtype.is_valid()) ForgetError();
     return may_be && dtype.is_valid() && dtype.ptr() == fields->dtype;
   }();
   return known ? fields : nullptr;
@@ -54,7 +55,7 @@ bool ExtentOf(PyObject* data, Extent* extent) {
   if (!PyObject_CheckBuffer(data)) return false;
   Py_buffer view;
   if (PyObject_GetBuffer(data, &view, PyBUF_STRIDED_RO) != 0) {
-    PyErr_Clear();
+    ForgetError();
     return false;
   }
   extent->low = extent->high = reinterpret_cast<uintptr_t>(view.buf);
@@ -95,7 +96,7 @@ bool HoldsObjects(PyObject* array) {
   nb::object dtype = nb::steal(PyObject_GetAttrString(array, "dtype")), holds, kind;
   if (dtype.is_valid()) holds = nb::steal(PyObject_GetAttrString(dtype.ptr(), "hasobject"));
   if (holds.ptr() == Py_True) kind = nb::steal(PyObject_GetAttrString(dtype.ptr(), "kind"));
-  PyErr_Clear();
+  ForgetError();
   // Those of other kinds that say so, such as texts of any length, have memory that is nobody else's.
   if (kind.is_valid() && (nb::cast<std::string_view>(kind) == "O" || nb::cast<std::string_view>(kind) == "V"))
     return true;
@@ -106,7 +107,7 @@ bool HoldsObjects(PyObject* array) {
 bool ObjectsIn(PyObject* array, std::vector<PyObject*>* objects) {
   Py_buffer view;
   if (PyObject_GetBuffer(array, &view, PyBUF_FULL_RO) != 0) {
-    PyErr_Clear();
+    ForgetError();
     return false;
   }
   const bool known = view.format && std::strcmp(view.format, "O") == 0;

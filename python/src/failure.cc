@@ -9,6 +9,7 @@
 #include "body.h"
 #include "engine/device/device.h"
 #include "engine/error.h"
+#include "gil.h"
 #include "wait.h"
 
 namespace nb = nanobind;
@@ -27,7 +28,7 @@ std::string Describe(PyObject* exception) {
   nb::object text = nb::steal(PyObject_CallMethod(errors, "describe", "O", exception));
   const char* utf8 = text.is_valid() ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
   if (utf8) return utf8;
-  PyErr_Clear();
+  ForgetError();
   return Py_TYPE(exception)->tp_name;
 }
 
@@ -35,7 +36,7 @@ std::string Describe(PyObject* exception) {
 PyRef Kept(PyObject* raised) {
   PyObject* kept = PyObject_CallMethod(errors, "kept", "O", raised);
   if (kept) return PyRef::Steal(kept);
-  PyErr_Clear();
+  ForgetError();
   return PyRef::Borrow(raised);
 }
 

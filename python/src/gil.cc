@@ -95,29 +95,41 @@ PyRef PyRef::Borrow(PyObject* object) noexcept {
   return ref;
 }
 
+void ForgetError() noexcept {
+  PyObject* const raised = PyErr_Occurred();
+  if (!raised || PyErr_GivenExceptionMatches(raised, PyExc_Exception) || !OnMainThread()) return PyErr_Clear();
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  const auto raise = [](void* error) {
+    auto* const object = static_cast<PyObject*>(error);
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(object)), object);
+    Py_DECREF(object);
+    return -1;
+  };
+  if (Py_AddPendingCall(raise, value) == 0) return;
+  Py_DECREF(value);
+  PyErr_SetInterrupt();  // the queue of calls is full
+}
+
 size_t BytesOf(PyObject* object) {
   if (PyObject* size = PyObject_GetAttrString(object, "nbytes")) {
     const long long value = PyLong_Check(size) ? PyLong_AsLongLong(size) : -1;
     Py_DECREF(size);
     if (value >= 0) return static_cast<size_t>(value);
   }
-  PyErr_Clear();
+  ForgetError();
   if (PyBytes_Check(object) || PyByteArray_Check(object) || PyUnicode_Check(object))
     return static_cast<size_t>(PyObject_Length(object));
-  const bool is_dict = PyDict_Check(object);
-  if (!is_dict && !PyList_Check(object) && !PyTuple_Check(object)) return 64;
+  if (!PyDict_Check(object) && !PyList_Check(object) && !PyTuple_Check(object)) return 64;
   if (Py_EnterRecursiveCall(" while the bytes of an item are counted")) {  // the item contains itself
-    PyErr_Clear();
+    ForgetError();
     return 0;
   }
   size_t sum = 0;
-  if (is_dict) {
-    PyObject* value;
-    for (Py_ssize_t at = 0; PyDict_Next(object, &at, nullptr, &value);) sum += BytesOf(value);
-  } else {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i)
-      sum += BytesOf(PySequence_Fast_GET_ITEM(object, i));
-  }
+  EachItem(object, [&](PyObject* item) { sum += BytesOf(item); });
   Py_LeaveRecursiveCall();
   return sum;
 }

@@ -36,7 +36,7 @@ uint64_t ShapeOf(nb::sequence inputs) {
   for (nb::handle input : inputs) {
     nb::object own = nb::getattr(input, "shape", nb::none());
     const Py_hash_t hash = nb::isinstance<nb::tuple>(own) ? PyObject_Hash(own.ptr()) : 0;
-    if (hash == -1) PyErr_Clear();  // some things have no hash
+    if (hash == -1) ForgetError();  // some things have no hash
     shape = shape * 1000003 + static_cast<uint64_t>(hash);
   }
   return shape;

@@ -101,7 +101,7 @@ nb::object FindVar(nb::handle object) {
   if (nb::isinstance<PyVar>(object)) return nb::borrow(object);
   nb::object inner = nb::steal(PyObject_GetAttrString(object.ptr(), "var"));
   if (inner.is_valid() && nb::isinstance<PyVar>(inner)) return inner;
-  PyErr_Clear();
+  ForgetError();
   return {};
 }
 

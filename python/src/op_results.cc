@@ -9,6 +9,7 @@
 #include "body.h"
 #include "extent.h"
 #include "failure.h"
+#include "gil.h"
 #include "op.h"
 
 namespace nb = nanobind;
@@ -22,7 +23,7 @@ PyObject* unshared =
 // Null, without an exception, if there is none.
 nb::object AttributeOf(nb::handle object, const char* name) {
   nb::object found = nb::steal(PyObject_GetAttrString(object.ptr(), name));
-  if (!found.is_valid()) PyErr_Clear();
+  if (!found.is_valid()) ForgetError();
   return found;
 }
 
@@ -47,7 +48,7 @@ bool IsFrozenPart(PyObject* data, int depth) {
   if (data == Py_None) return true;
   if (!PyTuple_Check(data) && !PyFrozenSet_Check(data)) return Immutable(data) || IsFrozen(data, depth);
   const nb::object items = nb::steal(PySequence_Tuple(data));
-  if (!items.is_valid()) PyErr_Clear();
+  if (!items.is_valid()) ForgetError();
   if (!items.is_valid() || depth == 0) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.ptr()); ++i)
     if (!IsFrozenPart(PyTuple_GET_ITEM(items.ptr(), i), depth - 1)) return false;
@@ -65,22 +66,22 @@ bool IsFrozen(PyObject* data, int depth) {
   const nb::object own = AttributeOf(reinterpret_cast<PyObject*>(type), "__dict__");
   if (!own.is_valid()) return false;
   const nb::object parameters = nb::steal(PyMapping_GetItemString(own.ptr(), "__dataclass_params__"));
-  if (!parameters.is_valid()) PyErr_Clear();
+  if (!parameters.is_valid()) ForgetError();
   if (!parameters.is_valid() || !AttributeOf(parameters, "frozen").is(Py_True)) return false;
   const nb::object fields = AttributeOf(reinterpret_cast<PyObject*>(type), "__dataclass_fields__");
   if (!fields.is_valid() || !PyDict_Check(fields.ptr()) || PyDict_Size(fields.ptr()) == 0) return false;
   const nb::object names = nb::steal(PyDict_Keys(fields.ptr()));
-  if (!names.is_valid()) PyErr_Clear();
+  if (!names.is_valid()) ForgetError();
   for (Py_ssize_t i = 0; names.is_valid() && i < PyList_GET_SIZE(names.ptr()); ++i) {
     const nb::object value = nb::steal(PyObject_GetAttr(data, PyList_GET_ITEM(names.ptr(), i)));
-    if (!value.is_valid()) PyErr_Clear();  // a field that only __init__ takes
+    if (!value.is_valid()) ForgetError();  // a field that only __init__ takes
     if (value.is_valid() && !IsFrozenPart(value.ptr(), depth - 1)) return false;
   }
   // It may have attributes that are no fields, such as cached properties. One with slots has no __dict__.
   const nb::object attributes = AttributeOf(data, "__dict__");
   const nb::object values = nb::steal(
       attributes.is_valid() && PyDict_Check(attributes.ptr()) ? PyDict_Values(attributes.ptr()) : PyList_New(0));
-  if (!values.is_valid()) PyErr_Clear();
+  if (!values.is_valid()) ForgetError();
   for (Py_ssize_t i = 0; values.is_valid() && i < PyList_GET_SIZE(values.ptr()); ++i)
     if (!IsFrozenPart(PyList_GET_ITEM(values.ptr(), i), depth - 1)) return false;
   return names.is_valid() && values.is_valid();
@@ -153,7 +154,7 @@ class Results {
       }
       if (Py_REFCNT(owner.ptr()) > 2) return Held(data);  // the view has one reference, and this has one
     }
-    PyErr_Clear();
+    ForgetError();
     return owner.is_valid();
   }
   bool OwnBuffer(PyObject* view, PyObject* data) {

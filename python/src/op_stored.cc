@@ -5,6 +5,7 @@
 #include "bindings.h"
 #include "extent.h"
 #include "failure.h"
+#include "gil.h"
 #include "op.h"
 
 namespace nb = nanobind;
@@ -49,7 +50,7 @@ void EachField(PyObject* array, F&& item) {
     if (field.is_valid() && DerivesFromNdarray(Py_TYPE(field.ptr())) && HoldsObjects(field.ptr()))
       EachItem(field.ptr(), item);
   }
-  PyErr_Clear();
+  ForgetError();
 }
 
 // Calls item(place, data) for each item of the container. After an exception of Python's the rest is not looked at.
@@ -77,14 +78,14 @@ void EachItem(PyObject* container, F&& item) {
     PyObject* name;
     for (Py_ssize_t i = 0; PyDict_Next(fields, &i, &name, nullptr);) {
       nb::object field = nb::steal(PyObject_GetAttr(container, name));
-      if (!field.is_valid()) PyErr_Clear();
+      if (!field.is_valid()) ForgetError();
       if (!field.is_valid() || Py_REFCNT(field.ptr()) == 1) continue;  // a property made it
       PyObject* const data = field.ptr();
       field.reset();
       item(Place{container, name, 0}, data);
     }
   }
-  PyErr_Clear();
+  ForgetError();
 }
 
 constexpr int kDeepest = 32;  // of containers in each other; what lies deeper is not looked at

@@ -40,6 +40,7 @@ template <class Duration>
 Duration SecondsOf(nb::handle given, const std::string& what) {
   const double seconds = PyFloat_AsDouble(given.ptr());
   if (seconds == -1.0 && PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
     PyErr_Clear();
     RaiseTypeError(what + " is a " + Py_TYPE(given.ptr())->tp_name + "; seconds are expected");
   }

@@ -205,6 +205,7 @@ std::vector<engine::Var> VarsOf(nb::handle given, const char* mode, const Where&
   }
   nb::object items = nb::steal(PySequence_Fast(given.ptr(), ""));
   if (!items.is_valid()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
     PyErr_Clear();
     RaiseTypeError(at.Text() + mode + " is a " + Py_TYPE(given.ptr())->tp_name +
                    "; Vars, Values or a list of them are expected");

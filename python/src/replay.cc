@@ -7,6 +7,7 @@
 #include "arguments.h"
 #include "bindings.h"
 #include "extent.h"
+#include "gil.h"
 #include "push.h"
 #include "run.h"
 #include "value.h"
@@ -57,7 +58,7 @@ bool Hold(PyObject* links) {
     PyObject* const link = PyTuple_GET_ITEM(links, i);
     nb::object now = nb::steal(PyObject_CallNoArgs(PyTuple_GET_ITEM(link, 0)));
     if (!now.is_valid()) {
-      PyErr_Clear();
+      ForgetError();
       return false;
     }
     if (now.ptr() != PyTuple_GET_ITEM(link, 1)) return false;

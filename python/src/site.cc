@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "failure.h"
+#include "gil.h"
 
 namespace nb = nanobind;
 
@@ -21,7 +22,7 @@ std::string& PackageFolder() {
 
 const char* Utf8(PyObject* text) {
   const char* utf8 = PyUnicode_AsUTF8(text);
-  if (!utf8) PyErr_Clear();  // lone surrogates, as in undecodable file names
+  if (!utf8) ForgetError();  // lone surrogates, as in undecodable file names
   return utf8;
 }
 
@@ -123,7 +124,7 @@ engine::Name OpName(nb::handle given, nb::handle fn, const Where& at) {
   if (name.is_valid() && PyUnicode_Check(name.ptr())) {
     if (const char* utf8 = Utf8(name.ptr())) return KeptName(utf8);
   }
-  PyErr_Clear();  // callables need not have a name
+  ForgetError();  // callables need not have a name
   return KeptName(Py_TYPE(fn.ptr())->tp_name);
 }
 

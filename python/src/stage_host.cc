@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -63,7 +65,10 @@ std::shared_ptr<PythonHost> PythonHost::Make(nb::handle engine) {
 }
 
 void PythonHost::Spawn(const std::string& name, std::function<void()> produce) {
-  auto body = [self = shared_from_this(), produce = std::move(produce)] {
+  // An interrupt may be raised where the new thread has begun, or is about to. So whoever comes first decides whether it produces.
+  const auto decided = std::make_shared<std::atomic<bool>>(false);
+  auto body = [self = shared_from_this(), produce = std::move(produce), decided] {
+    if (decided->exchange(true)) return;  // Spawn has failed
     const Inside inside(self->producers_);
     std::optional<ContextScope> own;
     try {
@@ -82,8 +87,13 @@ void PythonHost::Spawn(const std::string& name, std::function<void()> produce) {
                             .attr("Thread")(nb::arg("target") = nb::cpp_function(body),
                                             nb::arg("name") = "stage " + name, nb::arg("daemon") = true);
     thread.attr("start")();
-  } catch (const nb::python_error& error) {
-    if (!error.matches(PyExc_RuntimeError)) throw;
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_RuntimeError)) {
+      if (!decided->exchange(true)) throw;
+      error.restore();  // the thread runs: so the take that began it raises this
+      raised_ = PyRef::Borrow(PyFailure::Fetch().get());
+      return;
+    }
     const std::string what = error.what();
     if (what.find("interpreter shutdown") == std::string::npos)
       throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again), what);
@@ -110,6 +120,7 @@ void PythonHost::Await(const Attempt& attempt) {
 }
 
 void PythonHost::Take(const Attempt& attempt) {
+  if (raised_) throw PyGivenUp(PyFailure(std::exchange(raised_, PyRef()).get()));
   if (!attempt(Time::min())) Await(attempt);
 }
 
@@ -144,7 +155,7 @@ engine::ExceptionFilter FilterOf(nb::handle types) {
     const PythonScope python;
     const nb::object error = nb::steal(ToPython(thrown));
     const int is = PyObject_IsInstance(error.ptr(), types->get());
-    if (is < 0) PyErr_Clear();  // the class has a metaclass that raises
+    if (is < 0) throw PyFailure::Fetch();  // the class has a metaclass that raises
     return is == 1;
   };
 }

@@ -3,6 +3,7 @@
 #include "bindings.h"
 #include "body.h"
 #include "failure.h"
+#include "gil.h"
 
 namespace nb = nanobind;
 
@@ -19,7 +20,7 @@ PyObject *captured = nullptr, *entered = nullptr;
 
 PyObject* Attribute(PyObject* object, const char* name) {
   PyObject* const found = PyObject_GetAttrString(object, name);
-  if (!found) PyErr_Clear();
+  if (!found) ForgetError();
   return found;
 }
 

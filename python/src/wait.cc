@@ -95,6 +95,7 @@ std::optional<double> TimeoutOf(nb::handle given) {
   if (given.is_none()) return {};
   const double seconds = PyFloat_AsDouble(given.ptr());
   if (seconds == -1.0 && PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
     PyErr_Clear();
     RaiseTypeError(std::string("timeout is a ") + Py_TYPE(given.ptr())->tp_name + "; seconds or None are expected");
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <new>
 #include <set>
 #include <tuple>
 
@@ -245,7 +246,15 @@ void Model::Build(const Plan& plan, Shape& s, std::unique_lock<std::mutex>& lock
   if (!failure.empty()) s.said = "runs as compiled, because the schedule could not be made: " + failure;
 }
 
+// Called where a run ends, which nothing may hold up: without memory, what the step has shown is lost.
 void Model::End(uint64_t number, const Report& report) noexcept {
+  try {
+    Tell(number, report);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void Model::Tell(uint64_t number, const Report& report) {
   std::lock_guard lock(mu_);
   const auto at = open_steps_.find(number);
   if (at == open_steps_.end()) return;

@@ -70,6 +70,7 @@ class Model final : public CostModel {
   bool TakeLoaded(uint64_t shape, Shape& into) const;
   void Build(const Plan& plan, Shape& shape, std::unique_lock<std::mutex>& lock);
   Step Issue(const std::shared_ptr<Shape>& shape, Step step, bool compared, uint64_t turn);
+  void Tell(uint64_t number, const Report& report);
   void Measured(Shape& shape, const Report& report, bool narrow);
   void Decided(Shape& shape);
   std::string SaidOf(const Shape& s) const;

@@ -20,7 +20,7 @@ void ScheduleGuard::Add(uint64_t id, double nanos) {
   old_.push_back(pair[0]);
   new_.push_back(pair[1]);
   slower_ += ratios_.back() > 1;
-  if (ratios_.size() == kPairs) Decide();
+  if (ratios_.size() >= kPairs) Decide();  // more: a decision found no memory
 }
 
 // Steps that always fail are not compared for ever: after kMostFailures of them nothing shows that the new schedule is

@@ -76,7 +76,7 @@ struct SmartStage::State {
   detail::Backoff backoff GUARDED_BY(next_mu);
 
   mutable detail::Mutex mu;  // taken under next_mu or alone; nothing is waited for under it
-  std::unique_ptr<detail::SmartPipeline> pipeline GUARDED_BY(mu);
+  std::shared_ptr<detail::SmartPipeline> pipeline GUARDED_BY(mu);
   bool cancelled GUARDED_BY(mu) = false;
   std::condition_variable cancelling;
   SmartStageStats stats GUARDED_BY(mu);
@@ -114,9 +114,9 @@ struct SmartStage::State {
     if (cancelled) throw CancelledError("smart stage '" + name() + "': it was cancelled");
     return pipeline.get();
   }
-  void Replace(std::unique_ptr<detail::SmartPipeline> next) {
+  void Replace(std::shared_ptr<detail::SmartPipeline> next) {
     // Destroyed after the lock is dropped, because that may join threads.
-    std::unique_ptr<detail::SmartPipeline> gone = std::move(next);
+    std::shared_ptr<detail::SmartPipeline> gone = std::move(next);
     detail::MutexLock lock(mu);
     if (pipeline) stats.skipped += pipeline->skipped();
     pipeline.swap(gone);
@@ -206,7 +206,7 @@ struct SmartStage::State {
         return item;
       }
       if (!open) {
-        Replace(std::make_unique<detail::SmartPipeline>(step, reader, sizes));
+        Replace(std::make_shared<detail::SmartPipeline>(step, reader, sizes));
         continue;
       }
       if (!on && !closing) {
@@ -318,10 +318,15 @@ Run SmartStage::Next(std::span<Value> given, const RunOptions& options, Site sit
 
 void SmartStage::Cancel() {
   State& s = *state_;
-  detail::MutexLock lock(s.mu);
-  s.cancelled = true;
-  s.cancelling.notify_all();
-  if (s.pipeline) s.pipeline->Cancel();
+  std::shared_ptr<detail::SmartPipeline> pipeline;
+  {
+    detail::MutexLock lock(s.mu);
+    s.cancelled = true;
+    s.cancelling.notify_all();
+    pipeline = s.pipeline;
+  }
+  // Without the lock: items are dropped, whose destructors may ask this stage for its counters.
+  if (pipeline) pipeline->Cancel();
   if (s.asked) s.asked->Cancel();
 }
 

@@ -135,6 +135,46 @@ TEST(DevicePlans, AGateOfARunOnTheHostWaitsForTheDevice) {
   EXPECT_EQ(seen, 7);
 }
 
+// The run ends on whichever thread finds that the device is done, and with it its values, which may do anything: here they wait
+// for the device.
+TEST(DevicePlans, AValueThatWaitsForTheDeviceMayEndWithItsRun) {
+  struct WaitsAtTheEnd {
+    WaitsAtTheEnd(Rig* of, Var waits_for, std::atomic<int>* waits)
+        : rig(of), var(std::move(waits_for)), waited(waits) {}
+    WaitsAtTheEnd(WaitsAtTheEnd&& other) noexcept
+        : rig(std::exchange(other.rig, nullptr)), var(std::move(other.var)), waited(other.waited) {}
+    ~WaitsAtTheEnd() {
+      if (!rig) return;
+      rig->Push({.updates = {var}, .place = Gpu(0, 2)});
+      rig->eng().Wait(var);
+      ++*waited;
+    }
+    Rig* rig;
+    Var var;
+    std::atomic<int>* waited;
+  };
+  Rig rig;
+  const Var other = rig.eng().NewVar("other"), state = rig.eng().NewVar("state");
+  std::atomic<int> waited{0};
+  {
+    Graph graph;
+    const NodeId make = graph.Add({.name = "make"}, [&] { return WaitsAtTheEnd(&rig, other, &waited); });
+    graph.Add({.name = "use", .inputs = {make[0]}, .updates = {state}, .place = Gpu(0)},
+              [&](RunContext& ctx, const WaitsAtTheEnd&) { rig.Launch(ctx, "k"); });
+    const Plan plan = graph.Compile(rig.eng());
+    for (int i = 0; i < 3; ++i) {
+      const uint64_t hold = rig.device().HangKernel(1);
+      engine::Run run = plan.Start();
+      while (rig.device().counts()[DeviceCall::kRecord] == 0) std::this_thread::yield();
+      rig.device().Release(hold);
+      while (!run.done()) std::this_thread::yield();  // nobody is in a hurry
+      run = {};
+    }
+    while (waited < 3) std::this_thread::yield();
+  }
+  rig.eng().WaitAll();
+}
+
 // What settles the nodes of a run is in a hurry only if somebody waits for that: a thread, or a node on the host.
 TEST(DevicePlans, ARunThatNobodyWaitsForIsNoHostWait) {
   Rig rig;

@@ -1,5 +1,10 @@
 // Contract 8: a fork while a thread has a lock of the devices. The child looks at none of them.
+#include <optional>
+#include <utility>
+
 #include "engine/comm.h"
+#include "engine/plan.h"
+#include "engine/spi/cost_model.h"
 #include "support/child.h"
 #include "support/no_memory.h"
 #include "support/on_device.h"
@@ -52,6 +57,45 @@ TEST(ForkDeviceLocks, ADeletedVarGoesInTheChildWhileTheDevicesListWhatHasFailed)
   g_at_each = nullptr;
   held.Release();
   EXPECT_THROW(eng.Wait(var), OpError);
+  eng.WaitAll();
+}
+
+// A plan's last handle goes in the middle of a fork, at each of its first allocations: at one of them all plans and models are
+// locked. With the plan goes its model.
+thread_local constinit std::optional<Plan>* t_dropped = nullptr;
+thread_local constinit int t_dropped_at = 0;
+TEST(ForkDeviceLocks, APlanWithACostModelThatIsDroppedMeanwhile) {
+  if (const char* why = WhyNoForks()) GTEST_SKIP() << why;
+  EngineOptions options = Quiet(2);
+  options.policy = Policy::kCostModel;
+  Engine eng(options);
+  int dropped = 0;
+  for (int at = 1; at <= 10; ++at) {
+    std::optional<Plan> plan;
+    {
+      Graph graph;
+      for (int i = 0; i < 10; ++i) graph.Add({.name = "node", .writes = {eng.NewVar()}}, [] {});
+      plan.emplace(graph.Compile(eng));
+    }
+    plan->Start().Wait();
+    ASSERT_TRUE(plan->cost_model());
+    t_dropped = &plan;
+    t_dropped_at = at;
+    g_at_each = [] {
+      if (t_dropped && --t_dropped_at == 0) std::exchange(t_dropped, nullptr)->reset();
+    };
+    EXPECT_TRUE(InChild([&] {
+      g_at_each = nullptr;
+      const Var mine = eng.NewVar("mine");
+      eng.Push({.writes = {mine}}, [] {});
+      eng.Wait(mine);
+      return true;
+    }));
+    g_at_each = nullptr;
+    t_dropped = nullptr;
+    dropped += !plan;
+  }
+  EXPECT_GT(dropped, 0);
   eng.WaitAll();
 }
 

@@ -1,4 +1,6 @@
 // Contract 8: fork. The parent goes on; the child starts empty, with what had finished.
+#include <sys/mman.h>
+
 #include "support/child.h"
 #include "support/engine_test.h"
 
@@ -189,6 +191,44 @@ TEST_P(ForkTest, InsideAnOp) {
   });
   eng.Wait(a);
   EXPECT_TRUE(child_was_fine);
+}
+
+// The child goes on in the body, returns from it, and so comes to the worker's loop. What is queued there is the parent's.
+TEST_P(ForkTest, TheChildThatReturnsFromItsBodyRunsNoneOfTheParentsOps) {
+  auto* const ran = static_cast<std::atomic<int>*>(
+      mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(ran, MAP_FAILED);
+  ::new (ran) std::atomic<int>(0);
+  constexpr int kBehind = 500;
+  for (const bool waits : {false, true}) {
+    *ran = 0;
+    pid_t child = 0;
+    const auto here = std::this_thread::get_id();
+    {
+      Engine eng(Quiet(workers()));
+      const Var a = eng.NewVar("a"), b = eng.NewVar("b");
+      eng.Stop();
+      eng.Push({.name = "before", .writes = {b}}, [] {});
+      eng.Push({.name = "forks", .writes = {a}}, [&] {
+        if (waits) eng.Wait(b);  // so that another thread has this one's role
+        child = fork();
+        if (child == 0) alarm(30);
+        if (child == 0 && std::this_thread::get_id() == here) _exit(0);
+      });
+      for (int i = 0; i < kBehind; ++i) eng.Push({.name = "behind", .reads = {a}}, [&] { ++*ran; });
+      for (int i = 0; i < kBehind; ++i) eng.Push({.name = "beside"}, [&] { ++*ran; });
+      eng.Start();
+      eng.WaitAll();
+    }
+    int status = 0;
+    for (int naps = 0; waitpid(child, &status, WNOHANG) == 0; ++naps) {
+      if (naps == 20'000) kill(child, SIGABRT);
+      usleep(1000);
+    }
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    EXPECT_EQ(*ran, 2 * kBehind);
+  }
+  munmap(ran, sizeof *ran);
 }
 
 TEST_P(ForkTest, AnEngineThatAnotherThreadShutsDownIsClosedInTheChild) {

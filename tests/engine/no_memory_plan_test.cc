@@ -6,6 +6,7 @@
 #include <atomic>
 #include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/plan.h"
@@ -229,11 +230,18 @@ TEST(PlanNoMemoryTest, ANodeOnADeviceThatCannotBeHandedOverFailsAndTheRunEnds) {
   }
 }
 
-// Teams of several threads, invitations, turns that end: memory is refused at random to all but this thread.
+// Teams of several threads, invitations, turns that end, costs that are told to a model: memory is refused at random to all but
+// this thread.
 TEST(PlanNoMemoryTest, ATeamThatIsRefusedMemoryEndsItsRuns) {
   t_exempt = true;
-  for (const uint32_t one_in : {2u, 20u}) {
+  for (const auto& [one_in, policy] : {std::pair(2u, Policy::kThreaded),
+                                       {20u, Policy::kThreaded},
+                                       {2u, Policy::kCostModel},
+                                       {20u, Policy::kCostModel}}) {
     EngineOptions o = Quiet(4);
+    o.policy = policy;
+    o.start_step = 1;
+    o.stop_step = 3;
     o.io_threads = 2;
     Engine eng(o);
     const Var other = eng.NewVar("other");

@@ -304,6 +304,28 @@ TEST_P(OpChainTest, ARefusedPushLeavesTheOthersHeld) {
   EXPECT_EQ(held.Push({.writes = {a}, .place = Gpu(0)}, [] {}), 2u);
 }
 
+// The refused op's closure goes where the chain is not locked: its destructor may push to the same chain.
+TEST_P(OpChainTest, TheClosureOfARefusedPushMayPush) {
+  Engine eng(OnDevice(workers()));
+  Var a = eng.NewVar("a"), gone = eng.NewVar("gone");
+  Var copy = gone;
+  eng.Delete(gone);
+  HeldOps held(eng);
+  uint32_t count = 0;
+  const auto push_at_the_end = [&] {
+    return std::shared_ptr<int>(new int(0), [&](int* p) {
+      delete p;
+      count = held.Push({.updates = {a}, .place = Gpu(0)}, [] {});
+    });
+  };
+  EXPECT_THROW(held.Push({.writes = {copy}, .place = Gpu(0)}, [kept = push_at_the_end()] {}), UsageError);
+  EXPECT_EQ(count, 1u);
+  EXPECT_THROW(held.Push({.writes = {copy}, .place = Gpu(0)}, [kept = push_at_the_end()] {}), UsageError);
+  EXPECT_EQ(count, 2u);
+  eng.Wait(a);
+  EXPECT_EQ(a.version(), 2u);
+}
+
 TEST_P(OpChainTest, APushThatWaitsForRoomReleases) {
   EngineOptions options = OnDevice(workers());
   options.max_pending = 64;

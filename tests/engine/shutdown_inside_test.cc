@@ -2,6 +2,7 @@
 // engine is destroyed inside a push.
 #include "engine/plan.h"
 #include "support/engine_test.h"
+#include "support/on_device.h"
 
 namespace engine::test {
 namespace {
@@ -137,6 +138,28 @@ TEST(ShutdownInsideTest, AnOpMayDestroyItsEngineInsideItsPush) {
     std::thread pusher(
         [&] { eng->Push({.name = "destroys", .updates = {a}}, [&] { delete std::exchange(eng, nullptr); }); });
     pusher.join();
+    gone.Wait();
+    EXPECT_TRUE(log.Contains("destroyed on one of its own threads"));
+  }
+}
+
+// It goes on the thread that finds that the device is done, which the shutdown would wait for.
+TEST(ShutdownInsideTest, TheClosureOfAnOpOnADeviceMayBeTheLastToHaveItsEngine) {
+  for (int round = 0; round < 20; ++round) {
+    Log log;
+    Gate dropped, gone;
+    EngineOptions o = OnDevice(Quiet(1 + round % 2));
+    o.on_unobserved = [&](const OpError& error) {
+      log.Add(error.what());
+      gone.Open();
+    };
+    auto eng = std::make_shared<Engine>(o);
+    const Var a = eng->NewVar("a");
+    eng->Push({.name = "last", .updates = {a}, .place = Gpu(0)},
+              [kept = eng, &dropped](RunContext&) { dropped.Wait(); });
+    eng->Push({.name = "asks", .reads = {a}}, [] {});  // so that somebody wants to know
+    eng.reset();
+    dropped.Open();
     gone.Wait();
     EXPECT_TRUE(log.Contains("destroyed on one of its own threads"));
   }

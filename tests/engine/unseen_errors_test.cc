@@ -16,6 +16,26 @@ TEST_P(UnseenErrorsTest, WaitAllReportsOpsThatWriteNothing) {
   EXPECT_EQ(ErrorOf([&] { eng.WaitAll(); }).op(), "bare");
 }
 
+// With a failure that has been seen goes the program's exception, whose destructor may call the engine.
+TEST_P(UnseenErrorsTest, AnExceptionThatHasBeenSeenMayCallTheEngineAtItsEnd) {
+  Engine eng(Quiet(workers()));
+  struct Calls : std::runtime_error {
+    Calls(Engine* engine, std::atomic<int>* calls)
+        : std::runtime_error("planted"), last(new int(0), [engine, calls](int* p) {
+            delete p;
+            *calls += engine->stats().unseen_errors == 0;
+          }) {}
+    std::shared_ptr<int> last;
+  };
+  std::atomic<int> called{0};
+  Var a = eng.NewVar("a");
+  eng.Push({.writes = {a}}, [&] { throw Calls(&eng, &called); });
+  EXPECT_EQ(ErrorOf([&] { eng.Wait(a); }).op(), "");
+  eng.ClearError(a);
+  eng.WaitAll();
+  EXPECT_EQ(called, 1);
+}
+
 TEST_P(UnseenErrorsTest, WaitAllReportsTheFirstThatNobodyHasSeen) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a");

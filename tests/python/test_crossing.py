@@ -98,6 +98,32 @@ def test_other_buffers_cross_too_and_what_is_no_array_passes(eng):
     assert all(there is here or isinstance(there, np.ndarray) and np.array_equal(there, here) for there, here in zip(batch[6:], made[6:]))
 
 
+class Moves:
+    """An array of another framework, which comes to the host when it is asked for the `at`th time."""
+
+    def __init__(self, at):
+        self.left = at
+
+    def __dlpack_device__(self):
+        self.left -= 1
+        return (1 if self.left <= 0 else 2, 0)
+
+    def __array__(self, *args, **kwargs):
+        return np.zeros(3)
+
+
+def test_an_array_that_moves_while_it_crosses_fails_the_step(eng):
+    failed = 0
+    for at in range(1, 9):
+        try:
+            (batch,) = Program(eng, lambda row: [Moves(at), np.zeros(2)], rows=1, **AT_ONCE).seen
+            assert len(batch) == 2 and np.array_equal(batch[1].to_host(), np.zeros(2))
+        except engine.UsageError as error:
+            assert "has other arrays than when its copy to the device began" in str(error)
+            failed += 1
+    assert failed  # between the look that finds the arrays and the one that replaces them
+
+
 def test_a_value_may_be_used_on_both_sides(eng):
     @engine.op
     def parse(row):

@@ -264,6 +264,41 @@ TEST(SmartStageTest, CancelEndsAWaitingNext) {
   AwaitThreads(before);
 }
 
+// Cancel drops the items that are ready, whose destructors may ask the stage.
+TEST(SmartStageTest, ItemsThatCancelDropsMayAskForTheCounters) {
+  struct Asks {
+    Asks(SmartStage** of, std::atomic<int>* times) : stage(of), asked(times) {}
+    Asks(Asks&& other) noexcept : stage(std::exchange(other.stage, nullptr)), asked(other.asked) {}
+    ~Asks() {
+      if (!stage) return;
+      (void)(*stage)->stats();
+      ++*asked;
+    }
+    SmartStage** stage;
+    std::atomic<int>* asked;
+  };
+  Engine eng(Quiet(1));
+  const Var weight = eng.NewVar("weight");
+  SmartStage* stage = nullptr;
+  std::atomic<int> asked{0}, made{0};
+  Graph graph;
+  const ValueId row = graph.Input<int>("row");
+  const NodeId parse = graph.Add({.name = "parse", .inputs = {row}}, [&](int) {
+    ++made;
+    return Asks(&stage, &asked);
+  });
+  graph.Add({.name = "step", .inputs = {parse[0]}, .updates = {weight}}, [](const Asks&) {});
+  SmartStage steps(eng, std::move(graph), {SourceOf<int>("rows", row, [] { return 1; })}, AtOnce({.capacity = 3}));
+  stage = &steps;
+  steps.Next().Wait();
+  while (made < 4) std::this_thread::yield();
+  eng.WaitAll();
+  while (steps.stats().stage.fill < 3) std::this_thread::yield();
+  const int before = asked;
+  steps.Cancel();
+  EXPECT_GE(asked - before, 3);
+}
+
 TEST(SmartStageTest, ARefusedStepIsTheNextOne) {
   TrainingProgram p;
   SmartStage steps(p.eng, p.graph, p.Rows(3), AtOnce());

@@ -9,8 +9,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <utility>
+#include <vector>
 
 namespace engine::detail {
 
@@ -27,9 +29,13 @@ void Renew(T& object, Args&&... args) {
   ::new (static_cast<void*>(&object)) T(std::forward<Args>(args)...);
 }
 
+struct PlanCore;
+
 // Locks of the whole process that are taken before a fork: of plans, of interned names, and of the loopback worlds.
 void LockPlans();
-void UnlockPlans();
+// Returns the plans that were locked. They may be the last handles of their plans: they are dropped when no lock of the fork is
+// taken any more.
+[[nodiscard]] std::vector<std::shared_ptr<PlanCore>> UnlockPlans();
 void LockNames();
 void UnlockNames();
 void LockLoopbackWorlds();

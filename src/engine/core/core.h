@@ -278,9 +278,9 @@ class EngineCore final : public PoolHost {
   static uint32_t ListOnce(ThreadSlot* slot, OpRecord* op);
   uint32_t ListAccesses(OpRecord* op, const OpDesc& desc) const;
   static void AddExtras(OpRecord* op, const OpDesc& desc, uint32_t flags, const ScopePtr* scope);
-  Registered RegisterAndStart(ThreadSlot& slot, Draft draft, uint32_t bias);
+  Registered RegisterAndStart(ThreadSlot& slot, Draft&& draft, uint32_t bias);
   template <class RegisterIt>
-  Registered RegisterBy(ThreadSlot& slot, Draft draft, RegisterIt register_it);
+  Registered RegisterBy(ThreadSlot& slot, Draft&& draft, RegisterIt register_it);
   void RunAtPush(ThreadSlot& slot, OpRecord* op);
   void RunCallerPool();
   [[noreturn]] void RefuseDeleted(const OpRecord* op, const char* var_name);

@@ -61,9 +61,11 @@ class DeviceSide {
   virtual void PollFaster() = 0;                   // a host thread waits: polls at the pace of waiters from now on
   virtual void AskOwners() = 0;                    // asks the retirement threads for one look at what has ended
   virtual void Ask(std::atomic<bool>& asked) = 0;  // PollFaster for the ops that are or will be parked with this word
-  // For a wait, before it sleeps: if the calling thread is in the middle of retiring ops, looks once, because nobody else may be
-  // looking. Returns whether it is; then it has to look again soon.
+  // For a wait, before it sleeps: if the calling thread is one that retires ops, looks once, because nobody else may be looking.
+  // Returns whether it is; then it has to look again soon.
   virtual bool LookInPassing() = 0;
+  // Whether the calling thread is the retirement thread, or is in the middle of retiring ops.
+  virtual bool OnThisThread() const = 0;
   virtual bool Unretired(const VarPoints&) const = 0;  // in a fork's child, which has one thread
 
   // --- ends

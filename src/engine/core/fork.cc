@@ -39,7 +39,9 @@ void UnlockAll(bool in_child) NO_THREAD_SAFETY_ANALYSIS {
   UnlockLoopbackWorlds();
   for (EngineCore* core : Cores()) in_child ? core->AfterForkInChild() : core->AfterForkInParent();
   g_cores_mu.Unlock();
-  UnlockPlans();
+  // A plan that was dropped meanwhile ends here, behind all locks: with it end its cost model, what its values hold, and
+  // perhaps its engine.
+  const std::vector<std::shared_ptr<PlanCore>> dropped = UnlockPlans();
   CostModel::AfterFork(in_child);
 }
 void InParent() { UnlockAll(false); }

@@ -200,9 +200,10 @@ void EngineCore::DropUnregistered(ThreadSlot& slot, OpRecord* op) {
   RecycleRecord(slot, op);
 }
 
-// `register_it` registers the op: it has the parameters and the result of Protocol::Register.
+// `register_it` registers the op: it has the parameters and the result of Protocol::Register. If the push is refused, the
+// draft stays the caller's, who drops it where no lock is taken: the closure's destructor is the program's.
 template <class RegisterIt>
-ENGINE_INLINE Registered EngineCore::RegisterBy(ThreadSlot& slot, Draft draft, RegisterIt register_it) {
+ENGINE_INLINE Registered EngineCore::RegisterBy(ThreadSlot& slot, Draft&& draft, RegisterIt register_it) {
   OpRecord* op = draft.op();
   const Registered registered(draft.claim_);
   Pass pass{&slot};
@@ -265,7 +266,7 @@ struct RegisterOne {
 };
 }  // namespace
 
-ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft draft, uint32_t bias) {
+ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft&& draft, uint32_t bias) {
   return RegisterBy(slot, std::move(draft), RegisterOne{bias});
 }
 

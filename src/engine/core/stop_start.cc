@@ -7,7 +7,7 @@ namespace engine::detail {
 bool EngineCore::OnOwnThread() const {
   for (const BodyFrame* f = t_frame; f; f = f->outer)
     if (f->core == this) return true;
-  return threads_.OwnThis() || HookFrame::Inside(this);
+  return threads_.OwnThis() || HookFrame::Inside(this) || devices_->OnThisThread();
 }
 
 void EngineCore::RefuseInside(const char* call) const {

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "base/fork.h"
 #include "base/make_thread.h"
 #include "core/core.h"
 #include "core/hook_frame.h"
 
 namespace engine::detail {
 
-static thread_local constinit const EngineCore* t_thread_of = nullptr;  // the engine that made this thread
+static thread_local constinit EngineThread* t_thread = nullptr;  // null: no engine has made this thread
 
 EngineThread* Threads::TakeIdle(bool stand_in) {
   MutexLock lock(mu_);
@@ -76,7 +77,8 @@ void Threads::Command(EngineThread& thread, uint32_t command, Worker* role) {
 }
 
 void Threads::Main(EngineThread& thread) {
-  t_thread_of = &core_;
+  t_thread = &thread;
+  const uint32_t forks = Forks();
   for (;;) {
     uint32_t command;
     while ((command = thread.command.load(std::memory_order_acquire)) == EngineThread::kIdle)
@@ -92,6 +94,8 @@ void Threads::Main(EngineThread& thread) {
     } else {
       core_.Park(thread.drive_until, kNever, nullptr);
     }
+    if (Forks() != forks)
+      return;  // in the child, where a body that forked has returned: all that is below is the parent's
     thread.command.store(EngineThread::kIdle, std::memory_order_relaxed);
     MutexLock lock(mu_);
     idle_.push_back(&thread);
@@ -113,7 +117,7 @@ size_t Threads::spare() const {
   return threads_.size() > roles ? threads_.size() - roles : 0;
 }
 
-bool Threads::OwnThis() const { return t_thread_of == &core_; }
+bool Threads::OwnThis() const { return t_thread && t_thread->core == &core_; }
 
 void Threads::AwaitRoles() {
   for (uint32_t n; (n = playing_.load(std::memory_order_acquire)) != 0;) FutexWait(playing_, n);
@@ -147,6 +151,16 @@ void Threads::JoinAll() {
     }
     FutexWait(idle_changed_, changed);
   }
+}
+
+// In a fork's child. If this thread is the engine's, the fork was inside a body that it runs: when that body returns, the
+// thread leaves the loop, because the queues there are the parent's, whose ops must not run twice.
+void Threads::AfterForkInChild() {
+  if (OwnThis()) {
+    if (t_thread->role) t_thread->role->pool->LeaveInChild();
+    EndDriving(t_thread);
+  }
+  Renew(*this, core_);
 }
 
 void Threads::DetachAll() {

@@ -58,7 +58,7 @@ class Threads {
   void DetachAll() EXCLUDES(mu_);
   bool OwnThis() const;  // whether the calling thread is one of them
 
-  void AfterForkInChild() { Renew(*this, core_); }
+  void AfterForkInChild();
 
  private:
   EngineThread* TakeIdle(bool stand_in) EXCLUDES(mu_);

@@ -125,7 +125,8 @@ bool EngineCore::Park(std::atomic<uint32_t>& word, Clock::time_point deadline, L
     uint32_t was = WaitNode::kPending;
     if (!word.compare_exchange_strong(was, WaitNode::kParked, std::memory_order_acq_rel)) break;
     const bool drives = !inside || inside->MayAddDriver(*this);
-    // The destructor of a retired op's closure may wait on the thread that looks at the devices, which goes on looking.
+    // What retires with an op (its closure, the values of a run) may wait in its destructor, on the thread that looks at the
+    // devices. That goes on looking.
     if (has_devices_.load(std::memory_order_relaxed) && devices_->LookInPassing()) {  // mutant: retirement_sleeps
       caller_pool_.Sleep({&word, false}, WaitNode::kParked, std::min(deadline, Clock::now() + tuning::kAwaitNap),
                          drives);

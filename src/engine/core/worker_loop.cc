@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "base/fork.h"
 #include "core/core.h"
 #include "core/hook_frame.h"
 
@@ -21,9 +22,10 @@ static void SetThreadUp(const PoolOptions& options, const std::string& prefix, c
   pthread_setaffinity_np(pthread_self(), sizeof(set), &set);  // a refused affinity costs speed, never a result
 }
 
-// Returns true when the pool has stopped; false when another thread has the role now.
+// Returns true when the pool has stopped; false when another thread has the role now, or in the child of a fork.
 bool Threads::PlayRole(EngineThread& thread, Worker& worker) {
   const uint64_t id = core_.slots().id();
+  const uint32_t forks = Forks();
   class Pool& pool = *worker.pool;
   const PoolOptions& options = pool.options();
   core_.slots().Remember(worker.slot);
@@ -75,6 +77,7 @@ bool Threads::PlayRole(EngineThread& thread, Worker& worker) {
     if (t_role_lent) break;  // `worker` is another thread's now
   }
   const bool lent = std::exchange(t_role_lent, false);
+  if (Forks() != forks) return false;  // in the child: role and slot are the parent's
   if (lent) {
     core_.slots().Return(&core_.Slot());
   } else {

@@ -38,8 +38,9 @@ class EngineCore;
 struct Pass;
 struct ThreadSlot;
 struct VarCore;
-// True while this thread destroys the closures of ops that have retired.
-extern thread_local constinit bool t_retiring;
+class Devices;
+// The devices whose retired ops this thread is retiring, closures destroyed included; null: it retires none.
+extern thread_local constinit const Devices* t_retiring;
 struct Worker;
 
 std::string NameAndSite(const OpRecord* op);  // of an issued op, for messages
@@ -111,6 +112,7 @@ class Devices final : public DeviceSide {
   // whether it has ended well.
   bool PollWrite(VarPoints& points, std::chrono::nanoseconds most) override;
   bool LookInPassing() override;
+  bool OnThisThread() const override;
   bool Busy() const override;  // whether something that was issued has not retired
   void PollFaster() override;  // somebody waits on the host: the retirement thread asks without pauses from now on
   // Somebody waits for the ops that are parked with this word, or will be.

@@ -88,7 +88,7 @@ void Devices::PointsNow(const DeviceState& device, WaitPoints* points) noexcept 
     points->Add({on.issued.load(std::memory_order_acquire) + 1, on.id});  // the number that the op will have
     return;
   }
-  if (t_retiring) return;
+  if (t_retiring == this) return;
   for (uint32_t i = 0; i < lanes(); ++i) {
     const DeviceLane& on = lane(i);
     const uint64_t issued = on.issued.load(std::memory_order_acquire);

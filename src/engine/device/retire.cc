@@ -23,7 +23,10 @@
 
 namespace engine::detail {
 
-thread_local constinit bool t_retiring = false;
+thread_local constinit const Devices* t_retiring = nullptr;
+
+// The devices whose retirement thread this is; null: of none.
+static thread_local constinit const Devices* t_looks_after = nullptr;
 
 namespace {
 
@@ -204,7 +207,7 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
   }
   core_.Dispatch(started, nullptr);  // before the closures, whose destructors may wait for these ops
   Pass pass{&slot};
-  const bool outer = std::exchange(t_retiring, true);
+  const Devices* const outer = std::exchange(t_retiring, this);
   while (OpRecord* op = list) {
     list = op->extra.next;
     const uint8_t epoch = op->extra.epoch;
@@ -218,8 +221,10 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
   core_.Dispatch(pass, nullptr);
 }
 
+bool Devices::OnThisThread() const { return t_looks_after == this || t_retiring == this; }
+
 bool Devices::LookInPassing() {
-  if (!t_retiring) return false;
+  if (!OnThisThread()) return false;
   for (uint32_t i = 0; i < lanes(); ++i) Poll(lane(i), true);
   return true;
 }
@@ -339,6 +344,7 @@ void Devices::PollFaster() {
 }
 
 void Devices::ThreadMain() {
+  t_looks_after = this;
   pthread_setname_np(pthread_self(), "engine/retire");
   prctl(PR_SET_TIMERSLACK, 1);  // the usual slack, 50 us, is longer than its naps
   const auto spin = core_.options().spin;

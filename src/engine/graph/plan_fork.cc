@@ -44,14 +44,14 @@ void LockPlans() NO_THREAD_SAFETY_ANALYSIS {
   }
 }
 
-void UnlockPlans() NO_THREAD_SAFETY_ANALYSIS {
-  // Dropped at the end of this function, after all unlocks, because a plan may be the last that keeps its engine.
-  const auto dropped = std::exchange(LockedPlans(), {});
-  for (const auto& plan : dropped) {
+std::vector<std::shared_ptr<PlanCore>> UnlockPlans() NO_THREAD_SAFETY_ANALYSIS {
+  auto locked = std::exchange(LockedPlans(), {});
+  for (const auto& plan : locked) {
     plan->model_mu.Unlock();
     plan->frames_mu.Unlock();
   }
   g_plans_mu.Unlock();
+  return locked;
 }
 
 }  // namespace engine::detail

@@ -170,27 +170,29 @@ ErrorLedger::~ErrorLedger() {
 }
 
 void ErrorLedger::Add(ErrorRecord* root) noexcept {
+  Seen seen;
   MutexLock lock(mu_);
   // The shared record stands for many failures, of all engines.
   if (!Reserve::Get().IsShared(root) && std::exchange(root->noted, true)) return;
-  Keep(root);
+  Keep(root, seen);
 }
 
 void ErrorLedger::PutBack(ErrorRecord* unseen) noexcept {
+  Seen seen;
   MutexLock lock(mu_);
-  Keep(unseen);
+  Keep(unseen, seen);
 }
 
-void ErrorLedger::DropSeen() noexcept {
-  std::erase_if(kept_, [](ErrorRecord* r) {
+void ErrorLedger::TakeSeen(Seen& seen) noexcept {
+  std::erase_if(kept_, [&](ErrorRecord* r) {
     if (!r->seen.load(std::memory_order_relaxed)) return false;
-    r->Release();
+    seen.records[seen.count++] = r;
     return true;
   });
 }
 
-void ErrorLedger::Keep(ErrorRecord* root) noexcept {
-  if (kept_.size() >= kKept) DropSeen();
+void ErrorLedger::Keep(ErrorRecord* root, Seen& seen) noexcept {
+  if (kept_.size() >= kKept) TakeSeen(seen);
   if (kept_.size() >= kKept) {
     ++dropped_;
     return;
@@ -199,8 +201,9 @@ void ErrorLedger::Keep(ErrorRecord* root) noexcept {
 }
 
 ErrorRecord* ErrorLedger::TakeUnseen() {
+  Seen seen;
   MutexLock lock(mu_);
-  DropSeen();
+  TakeSeen(seen);
   if (!kept_.empty()) {
     ErrorRecord* const oldest = kept_.front();
     kept_.erase(kept_.begin());

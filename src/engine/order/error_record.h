@@ -9,6 +9,7 @@
 // Ownership: whoever keeps a pointer to a record has a count of it. OpError copies what it needs.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <exception>
 #include <string>
@@ -99,8 +100,17 @@ class ErrorLedger {
   uint64_t unseen() const EXCLUDES(mu_);
 
  private:
-  void Keep(ErrorRecord* root) noexcept REQUIRES(mu_);
-  void DropSeen() noexcept REQUIRES(mu_);
+  // Records that leave the ledger. They are released when its lock is free: with them end exceptions of the program, whose
+  // destructors may call the engine. Lives around the lock.
+  struct Seen {
+    ~Seen() {
+      for (size_t i = 0; i < count; ++i) records[i]->Release();
+    }
+    std::array<ErrorRecord*, kKept> records;
+    size_t count = 0;
+  };
+  void Keep(ErrorRecord* root, Seen& seen) noexcept REQUIRES(mu_);
+  void TakeSeen(Seen& seen) noexcept REQUIRES(mu_);
 
   mutable Mutex mu_;
   std::vector<ErrorRecord*> kept_ GUARDED_BY(mu_);  // has room for kKept

@@ -123,6 +123,8 @@ class Pool {
 
   void StopWorkers();  // every Next returns null until RestartWorkers
   void RestartWorkers() { stopping_.store(false, std::memory_order_relaxed); }
+  // In a fork's child, of a pool of the parent: the thread that forked inside a body leaves the loop behind it.
+  void LeaveInChild() { stopping_.store(true, std::memory_order_relaxed); }
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
   // Ops of several priorities were put, so successors must queue instead of running at once.
   bool mixed_levels() const { return levels_used_.load(std::memory_order_relaxed) & ~(1u << kNormalLevel); }
