@@ -8,7 +8,7 @@ namespace {
 void RunWithBulk(int bulk) {
   SCOPED_TRACE(SeedLine());
   Random random(Seed() * 31 + static_cast<uint64_t>(bulk));
-  for (int i = 0; i < (kSanitized ? 6 : 25); ++i) {
+  for (int i = 0; i < (kSanitized ? 4 : 10); ++i) {
     Shape shape = RandomShape(random);
     shape.bulk = bulk;
     const uint64_t seed = Seed() + static_cast<uint64_t>(i);

@@ -8,6 +8,8 @@
 
 #include <pthread.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <new>
 
@@ -28,12 +30,16 @@ class PerThread {
   // a thread that ends while the process exits finds it. The library is never unloaded (CMakeLists.txt), so that a
   // thread that ends later finds the destructor.
   static pthread_key_t Key() {
-    static const pthread_key_t key = [] {
-      pthread_key_t made;
-      if (pthread_key_create(&made, &End) != 0) throw std::bad_alloc();
-      return made;
-    }();
-    return key;
+    // Not a static that is made on first use: in a fork's child, its guard may be locked for ever. 0: not made yet.
+    static constinit std::atomic<uint64_t> key{0};
+    uint64_t known = key.load(std::memory_order_relaxed);
+    if (known) return static_cast<pthread_key_t>(known - 1);
+    pthread_key_t made;
+    if (pthread_key_create(&made, &End) != 0) throw std::bad_alloc();
+    // relaxed: the key is all that there is.
+    if (key.compare_exchange_strong(known, uint64_t{made} + 1, std::memory_order_relaxed)) return made;
+    pthread_key_delete(made);  // another thread was faster
+    return static_cast<pthread_key_t>(known - 1);
   }
   static void Make() {
     const pthread_key_t key = Key();

@@ -20,6 +20,9 @@ struct SlotEntry {
   uint64_t id;
   ThreadSlot* slot;
   std::shared_ptr<Liveness> engine;
+  uint32_t forks = Forks();
+  // Of the process that this one was forked from: no engine knows the slot any more, and the lock may be taken for ever.
+  bool inherited() const { return forks != Forks(); }
 };
 
 // On an engine's own thread: the slot of the role that it plays. Not in the table, so that it needs no memory, and
@@ -35,6 +38,7 @@ struct SlotTable {
   ~SlotTable() {
     t_engine_id = 0;  // another thread may take the slot from here on
     for (SlotEntry& e : entries) {
+      if (e.inherited()) continue;
       MutexLock lock(e.engine->mu);
       if (e.engine->slots) e.engine->slots->Return(e.slot);
     }
@@ -49,7 +53,7 @@ void UseNow(uint64_t id, ThreadSlot* slot) {
 void EnterInTable(SlotEntry entry) {
   std::vector<SlotEntry>& entries = PerThread<SlotTable>::Get().entries;
   std::erase_if(entries, [&](SlotEntry& e) {
-    if (e.id == entry.id) return true;
+    if (e.id == entry.id || e.inherited()) return true;
     MutexLock lock(e.engine->mu);
     return e.engine->slots == nullptr;  // the engine is gone
   });
@@ -165,11 +169,7 @@ bool Slots::PushInProgress() {
   return found;
 }
 
-void Slots::AfterForkInChild() {
-  Renew(liveness_->mu);
-  liveness_->slots = nullptr;  // this thread's slot belonged to the parent: it must not be given back
-  Renew(*this, core_, ops_, vars_, completions_);
-}
+void Slots::AfterForkInChild() { Renew(*this, core_, ops_, vars_, completions_); }
 
 // Without the analysis of locks, because the lock is taken as long as the EndSlot lives. Until then the spare slot
 // counts as this thread's.

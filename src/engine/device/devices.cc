@@ -66,12 +66,16 @@ void Devices::GiveBack() {
   for (auto& d : devices_) d->graphs->Close();
   CloseChannels();  // after the graphs, which must not outlive communicators, and before the streams
   for (auto& on : lanes_made_) {
-    MutexLock lock(on->mu);
+    LaneLocals locals;
+    {
+      MutexLock lock(on->mu);
+      locals.swap(on->locals);
+    }
     if (on->device->gone()) {
-      Abandon(on->locals);
+      Abandon(locals);
     } else {
       (void)on->device->device->MakeCurrent();  // if this fails, the calls that need it fail, too
-      on->locals.clear();                       // before the pools are closed: this may give memory back to them
+      locals.clear();                           // before the pools are closed: this may give memory back to them
     }
   }
   for (auto& d : devices_) {

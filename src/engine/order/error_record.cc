@@ -43,8 +43,8 @@ std::string DescribeException(const std::exception_ptr& cause) {
 
 namespace {
 
-// Reserve: error records for failures when there is no memory. Made with the first engine and never destroyed. Uses no
-// lock, so that a fork finds it whole.
+// Reserve: error records for failures when there is no memory. Never destroyed. Uses no lock, so that a fork finds it
+// whole.
 class Reserve {
  public:
   static Reserve& Get() {
@@ -79,6 +79,10 @@ class Reserve {
   std::atomic<uint64_t> free_{~uint64_t{0}};
   ErrorRecord shared_;  // this object's own count keeps it alive
 };
+
+// Made when the library is loaded, because a fork while it is being made would leave the static's guard locked in the
+// child.
+[[maybe_unused]] const Reserve& g_made_early = Reserve::Get();
 
 ErrorRecord* NewRecord() noexcept {
   if (auto* r = new (std::nothrow) ErrorRecord) return r;
@@ -161,7 +165,6 @@ OpError ErrorRecord::Show() {
 ErrorLedger::ErrorLedger() {
   MutexLock lock(mu_);
   kept_.reserve(kKept);
-  Reserve::Get();
 }
 
 ErrorLedger::~ErrorLedger() {
