@@ -10,7 +10,7 @@
 namespace engine::test {
 namespace {
 
-constexpr int kTrials = kSanitized ? 1000 : 3000;
+constexpr int kTrials = 1000;
 
 TEST(Lanes, OpsOfOneVarRunInOrder) {
   Rig rig;
