@@ -4,7 +4,6 @@
 
 #include "device_test.h"
 #include "engine/device/cuda_stream.h"
-#include "support/sanitizers.h"
 #include "support/seed.h"
 
 namespace engine::test {
