@@ -47,6 +47,10 @@ class PyRef {
 // The same with the GIL held.
 size_t BytesOf(PyObject* object);
 
+// Drops the exception that is set, if one is: what it would say does not matter here. An interrupt of the main thread is not
+// dropped: it is raised a moment later, by the interpreter's main loop. GIL held.
+void ForgetError() noexcept;
+
 // Calls `item` for what a list or tuple has, or for a dict's values. The container may change meanwhile, because `item` may run
 // Python code: of a list then comes what it has at each turn, of a dict what it had at first.
 template <class F>
@@ -54,19 +58,17 @@ void EachItem(PyObject* container, F&& item) {
   PyRef values;
   if (PyDict_Check(container)) {
     values = PyRef::Steal(PyDict_Values(container));
-    if (!values) throw std::bad_alloc();
+    if (!values) return ForgetError();  // there is no memory to look
     container = values.get();
   }
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); ++i) {
-    const PyRef kept = PyRef::Borrow(PySequence_Fast_GET_ITEM(container, i));
+    PyRef kept = PyRef::Borrow(PySequence_Fast_GET_ITEM(container, i));
     item(kept.get());
+    kept.Clear();  // now, not with what is deferred
   }
+  values.Clear();
 }
 using SharedPyRef = std::shared_ptr<const PyRef>;  // for code in C++ that copies: exceptions, hooks
-
-// Drops the exception that is set, if one is: what it would say does not matter here. An interrupt of the main thread is not
-// dropped: it is raised a moment later, by the interpreter's main loop. GIL held.
-void ForgetError() noexcept;
 
 // Drops the references in the queue. GIL held; this may run any Python code.
 void DropDeferred() noexcept;

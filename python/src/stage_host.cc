@@ -88,17 +88,17 @@ void PythonHost::Spawn(const std::string& name, std::function<void()> produce) {
                                             nb::arg("name") = "stage " + name, nb::arg("daemon") = true);
     thread.attr("start")();
   } catch (nb::python_error& error) {
-    if (!error.matches(PyExc_RuntimeError)) {
-      if (!decided->exchange(true)) throw;
-      error.restore();  // the thread runs: so the take that began it raises this
-      raised_ = PyRef::Borrow(PyFailure::Fetch().get());
-      return;
+    if (decided->exchange(true)) {  // the thread runs, and this came while it was waited for
+      error.restore();
+      return ForgetError();
     }
+    if (!error.matches(PyExc_RuntimeError)) throw;
     const std::string what = error.what();
     if (what.find("interpreter shutdown") == std::string::npos)
       throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again), what);
     // From 3.12 on CPython makes no thread once the main thread has ended, although the program's other threads, and what
     // it does at exit, may still begin a stage. So this thread is ours.
+    decided->store(false);
     std::thread([body = std::move(body)] {
       try {
         const PythonScope python;
@@ -120,7 +120,6 @@ void PythonHost::Await(const Attempt& attempt) {
 }
 
 void PythonHost::Take(const Attempt& attempt) {
-  if (raised_) throw PyGivenUp(PyFailure(std::exchange(raised_, PyRef()).get()));
   if (!attempt(Time::min())) Await(attempt);
 }
 

@@ -38,7 +38,6 @@ class PythonHost final : public engine::StageHost, public std::enable_shared_fro
 
   PyRef engine_;
   CarriedContext carried_;  // of whoever made the stage: each producer begins in a copy
-  PyRef raised_;            // what a signal handler raised while a producer was started; the next take raises it
   int producers_ = 0;       // how many are inside their loops
 };
 

@@ -208,9 +208,16 @@ TEST_P(ForkTest, TheChildThatReturnsFromItsBodyRunsNoneOfTheParentsOps) {
       Engine eng(Quiet(workers()));
       const Var a = eng.NewVar("a"), b = eng.NewVar("b");
       eng.Stop();
-      eng.Push({.name = "before", .writes = {b}}, [] {});
+      HeldOp before = eng.PushHeld({.name = "before", .writes = {b}}, [] {});
+      std::thread later;
       eng.Push({.name = "forks", .writes = {a}}, [&] {
-        if (waits) eng.Wait(b);  // so that another thread has this one's role
+        if (waits) {  // so that another thread has this one's role
+          later = std::thread([&] {
+            std::this_thread::sleep_for(5ms);
+            before.Release();
+          });
+          eng.Wait(b);
+        }
         child = fork();
         if (child == 0) alarm(30);
         if (child == 0 && std::this_thread::get_id() == here) _exit(0);
@@ -218,7 +225,9 @@ TEST_P(ForkTest, TheChildThatReturnsFromItsBodyRunsNoneOfTheParentsOps) {
       for (int i = 0; i < kBehind; ++i) eng.Push({.name = "behind", .reads = {a}}, [&] { ++*ran; });
       for (int i = 0; i < kBehind; ++i) eng.Push({.name = "beside"}, [&] { ++*ran; });
       eng.Start();
+      if (!waits) before.Release();
       eng.WaitAll();
+      if (later.joinable()) later.join();
     }
     int status = 0;
     for (int naps = 0; waitpid(child, &status, WNOHANG) == 0; ++naps) {

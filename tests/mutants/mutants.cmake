@@ -77,13 +77,11 @@ engine_mutant(team_without_limit "TeamTest.NeverMore*" TRUE)
 engine_mutant(ready_node_kept_to_oneself "TeamTest.TwoReady*" DROP)
 engine_mutant(sleeper_stays_away "TeamTest.EachThread*" DROP)
 engine_mutant(loop_without_its_helpers "WideTest.*" DROP)
-engine_mutant(loop_that_invites_nobody "WideTest.ThreadsOfTheTeam*" EMPTY)
 engine_mutant(piece_that_failed_in_silence "WideTest.AnException*" DROP)
 
 # --- gates of runs
 engine_mutant(run_without_gates "Workers/GatesTest.ANodeWhoseVarIsFree*/2" TRUE)
 engine_mutant(node_before_its_gates "Workers/GatesTest.ATaskStops*/2" FALSE)
-engine_mutant(share_without_a_count "Workers/GatedEndsTest.AThreadWhoseOnlyTask*/4" FALSE)
 engine_mutant(stopped_task_forgotten "Workers/GatesTest.ATaskStops*/2" TRUE)
 engine_mutant(gates_that_nobody_awaits "Workers/GatesTest.ALateInputHolds*/2" FALSE)
 engine_mutant(error_of_a_late_var "Workers/GatedEndsTest.AnErrorSkips*/2" FALSE)

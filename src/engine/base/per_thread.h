@@ -32,12 +32,12 @@ class PerThread {
   static pthread_key_t Key() {
     // Not a static that is made on first use: in a fork's child, its guard may be locked for ever. 0: not made yet.
     static constinit std::atomic<uint64_t> key{0};
-    uint64_t known = key.load(std::memory_order_relaxed);
+    // acquire: what the C library knows of a key that another thread has made. Partner: the exchange.
+    uint64_t known = key.load(std::memory_order_acquire);
     if (known) return static_cast<pthread_key_t>(known - 1);
     pthread_key_t made;
     if (pthread_key_create(&made, &End) != 0) throw std::bad_alloc();
-    // relaxed: the key is all that there is.
-    if (key.compare_exchange_strong(known, uint64_t{made} + 1, std::memory_order_relaxed)) return made;
+    if (key.compare_exchange_strong(known, uint64_t{made} + 1, std::memory_order_acq_rel)) return made;
     pthread_key_delete(made);  // another thread was faster
     return static_cast<pthread_key_t>(known - 1);
   }

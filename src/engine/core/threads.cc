@@ -158,6 +158,7 @@ void Threads::JoinAll() {
 void Threads::AfterForkInChild() {
   if (OwnThis()) {
     if (t_thread->role) t_thread->role->pool->LeaveInChild();
+    t_role_lent = false;  // nobody else has it here; a new slot would bring threads, which the child may not need
     EndDriving(t_thread);
   }
   Renew(*this, core_);

@@ -43,6 +43,7 @@ bool Threads::PlayRole(EngineThread& thread, Worker& worker) {
   const bool several = pool.workers().size() > 1;
   for (uint32_t run = 0;; ++run) {
     if (several && (measured == 0 || measured >= tuning::kMeasuredOps)) {  // mechanism: tiny_regime
+      if (Forks() != forks) break;                                         // the pool is the parent's
       const auto now = Clock::now();
       const auto searched = std::exchange(worker.searched, std::chrono::nanoseconds{0});
       if (measured && pool.NoteMean(worker, now - since - searched, measured)) {

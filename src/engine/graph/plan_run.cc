@@ -255,7 +255,7 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     }
     // The tasks of a share may all stop at gates, and go on and end elsewhere. So it has a count of its own: else the run
     // could end, and its frame begin another run, while we are here. relaxed: the tasks that we were given have not ended.
-    const bool counts = kind == OpKindId::kShare && run.gates;  // mutant: share_without_a_count
+    const bool counts = kind == OpKindId::kShare && run.gates;
     if (counts) [[unlikely]]
       run.remaining.fetch_add(1, std::memory_order_relaxed);
     if (kind == OpKindId::kRun) Begin(run);

@@ -75,7 +75,7 @@ bool Runs::WideFor(RunContext& ctx, size_t n, size_t grain, const WideLoop::Piec
     loop.below = std::exchange(run.wide, &loop);
     run.wide_open.store(true, std::memory_order_relaxed);
   }
-  OpRecord* const share = runs.InviteHelper(slot, run);  // mutant: loop_that_invites_nobody
+  OpRecord* const share = runs.InviteHelper(slot, run);
   loop.Work();
   {
     ShortLock lock(run.ready_mu);
