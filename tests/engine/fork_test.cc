@@ -213,7 +213,7 @@ TEST_P(ForkTest, TheChildThatReturnsFromItsBodyRunsNoneOfTheParentsOps) {
       eng.Push({.name = "forks", .writes = {a}}, [&] {
         if (waits) {  // so that another thread has this one's role
           later = std::thread([&] {
-            std::this_thread::sleep_for(5ms);
+            while (workers() && eng.stats().spare_threads == 0) std::this_thread::yield();
             before.Release();
           });
           eng.Wait(b);
