@@ -19,7 +19,7 @@ namespace {
 std::atomic<IdleBulks*> g_idle_bulks{nullptr};
 // Made when the library is loaded, because a fork while it is being made would leave the static's guard locked in the
 // child.
-[[maybe_unused]] const IdleBulks& g_made_early = IdleBulks::Get();
+[[maybe_unused]] const IdleBulks& g_idle_bulks_made_early = IdleBulks::Get();
 
 }  // namespace
 

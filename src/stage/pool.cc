@@ -36,7 +36,7 @@ Registry& AllPools() {
   return *registry;
 }
 // Made when the library is loaded, because a fork while it is being made would leave it locked in the child.
-[[maybe_unused]] const Registry& g_made_early = AllPools();
+[[maybe_unused]] const Registry& g_pools_made_early = AllPools();
 
 void BeforeFork() NO_THREAD_SAFETY_ANALYSIS { AllPools().mu.Lock(); }
 void AfterForkInParent() NO_THREAD_SAFETY_ANALYSIS { AllPools().mu.Unlock(); }

@@ -82,7 +82,7 @@ class Reserve {
 
 // Made when the library is loaded, because a fork while it is being made would leave the static's guard locked in the
 // child.
-[[maybe_unused]] const Reserve& g_made_early = Reserve::Get();
+[[maybe_unused]] const Reserve& g_reserve_made_early = Reserve::Get();
 
 ErrorRecord* NewRecord() noexcept {
   if (auto* r = new (std::nothrow) ErrorRecord) return r;
