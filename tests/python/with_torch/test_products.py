@@ -136,8 +136,20 @@ def test_a_tensor_that_is_not_as_torch_makes_them_is_left_to_torch(forced, told)
         ours(aligned)
     assert called(ours, aligned) == set()
     assert called(ours, odd) == PRODUCTS and ours.captures == 1
-    late = torch._neg_view(aligned)  # only torch's dispatcher knows that these numbers are negated
-    assert called(ours, late) == PRODUCTS and ours.captures == 1
+
+
+def test_numbers_that_torch_negates_late_are_multiplied_as_eagerly(forced, told):
+    forced("in turn")
+    told(Trial(2.0, 1.0, True))
+    layer = nn.Linear(128, 128)
+    twin = copy.deepcopy(layer)
+    ours, theirs = step_of(layer), training(twin, SGD(twin.parameters(), lr=0.01))
+    given = torch.randn(64, 128)
+    for x in (given, given, torch._neg_view(given), given, torch._neg_view(given), torch._neg_view(given)):
+        same(ours(x), theirs(x).detach())
+    assert ours.captures == 2, "numbers that are negated are another kind of argument"
+    same(dict(layer.state_dict()), dict(twin.state_dict()))
+
 
 
 def test_a_row_that_is_not_as_torch_makes_it_is_left_to_torch(forced, told):
