@@ -153,11 +153,11 @@ check_thread_safety() {
 check_build() { build_tested; }
 
 # configure_tree NAME [CMake options]: build-check/NAME. Several sources at a time, for half of a compiler's work is the standard's headers.
-# (In the tree of the tests those of the library stand alone, and so show what they lack.)
+# (In the tree of the tests those of the library stand alone: tests/CMakeLists.txt.)
 configure_tree() {
   local name=$1
   shift
-  configure "$TREES/$name" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=12 "$@"
+  configure "$TREES/$name" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=30 "$@"
 }
 # tree NAME [CMake options]: builds it, too.
 tree() {
@@ -181,7 +181,7 @@ check_warnings_clang() {
   need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" && python_ready || return $NOT_RUN
   local objects
   configure_tree clang -DENGINE_BUILD_TESTS=ON "-DENGINE_TEST_FOLDERS=conformance;gpu_counters;checker" \
-    "${CLANG[@]}" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG= -DENGINE_WERROR=ON \
+    "${CLANG[@]}" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-fsyntax-only -DENGINE_WERROR=ON \
     -DENGINE_BUILD_PYTHON=ON -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" || return 1
   objects=$(ninja -C "$TREES/clang" -t targets all | sed -n 's/\(.*\.o\): .*/\1/p' | grep -vE '^src/|\.cu\.o$')
   # shellcheck disable=SC2086  # names are words

@@ -227,7 +227,7 @@ sdist_made() {
 wheel_made() {
   local raw=$WHEEL/raw log=$WHEEL/logs/build tbb=(/usr/lib/*/cmake/TBB)
   rm -rf "$raw"
-  SKBUILD_CMAKE_DEFINE="CMAKE_IGNORE_PATH=${tbb[0]}${2:+;CMAKE_CXX_FLAGS_RELEASE=$2;CMAKE_UNITY_BUILD=ON}" CMAKE_BUILD_PARALLEL_LEVEL=$JOBS \
+  SKBUILD_CMAKE_DEFINE="CMAKE_IGNORE_PATH=${tbb[0]}${2:+;CMAKE_CXX_FLAGS_RELEASE=$2;CMAKE_UNITY_BUILD=ON;CMAKE_UNITY_BUILD_BATCH_SIZE=24}" CMAKE_BUILD_PARALLEL_LEVEL=$JOBS \
     "$1" -m pip wheel --disable-pip-version-check --no-deps -w "$raw" "$SDIST" -v >"$log" 2>&1 ||
     { grep -E 'error:|Error' "$log" | head -n 20 | grep . || tail -n 20 "$log"; return 1; }
   PATH=$PWD/$WHEEL/tools/bin:$PATH "$WHEEL/tools/bin/auditwheel" repair -w "$raw/repaired" "$raw"/engine-*.whl >"$WHEEL/logs/audit" 2>&1 ||
