@@ -44,6 +44,39 @@ TEST(DeviceFaults, DevicesAreLostInAForksChild) {
   rig.eng().Wait(a);
 }
 
+// The child goes on in the body of an op on a device, and returns from it. (Threads of the parent may have the device's locks.)
+TEST(DeviceFaults, TheChildThatReturnsFromABodyOnADeviceEndsWithItsThread) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's threads do not survive a fork";
+  const SharedCount ran;
+  for (const bool throws : {false, true})
+    for (const bool async : {false, true}) {
+      *ran = 0;
+      pid_t child = 0;
+      Rig rig;
+      const Var a = rig.eng().NewVar("a");
+      const auto body = [&] {
+        ++*ran;
+        child = fork();
+        if (child != 0) return;
+        alarm(30);
+        if (throws) throw std::runtime_error("in the child");
+      };
+      if (async) {
+        rig.eng().PushAsync({.name = "forks", .writes = {a}, .place = Gpu(0)}, [&](RunContext&, Completion done) {
+          body();
+          done();
+        });
+      } else {
+        rig.eng().Push({.name = "forks", .writes = {a}, .place = Gpu(0)}, [&](RunContext&) { body(); });
+      }
+      for (int i = 0; i < 5; ++i)
+        rig.eng().Push({.name = "behind", .updates = {a}, .place = Gpu(0)}, [&](RunContext&) { ++*ran; });
+      rig.eng().WaitAll();
+      EXPECT_TRUE(HowItEnded(child));
+      EXPECT_EQ(*ran, 6);
+    }
+}
+
 TEST(DeviceFaults, DevicesAndTheirMemoryMayBeDroppedInAForksChild) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's threads do not survive a fork";
   std::shared_ptr<Device> device = MakeDevice("software");

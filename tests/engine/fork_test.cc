@@ -1,6 +1,4 @@
 // Contract 8: fork. The parent goes on; the child starts empty, with what had finished.
-#include <sys/mman.h>
-
 #include "support/child.h"
 #include "support/engine_test.h"
 
@@ -195,10 +193,7 @@ TEST_P(ForkTest, InsideAnOp) {
 
 // The child goes on in the body, returns from it, and so comes to the worker's loop. What is queued there is the parent's.
 TEST_P(ForkTest, TheChildThatReturnsFromItsBodyRunsNoneOfTheParentsOps) {
-  auto* const ran = static_cast<std::atomic<int>*>(
-      mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  ASSERT_NE(ran, MAP_FAILED);
-  ::new (ran) std::atomic<int>(0);
+  const SharedCount ran;
   constexpr int kBehind = 500;
   for (const bool waits : {false, true}) {
     *ran = 0;
@@ -229,15 +224,37 @@ TEST_P(ForkTest, TheChildThatReturnsFromItsBodyRunsNoneOfTheParentsOps) {
       eng.WaitAll();
       if (later.joinable()) later.join();
     }
-    int status = 0;
-    for (int naps = 0; waitpid(child, &status, WNOHANG) == 0; ++naps) {
-      if (naps == 20'000) kill(child, SIGABRT);
-      usleep(1000);
-    }
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    EXPECT_TRUE(HowItEnded(child));
     EXPECT_EQ(*ran, 2 * kBehind);
   }
-  munmap(ran, sizeof *ran);
+}
+
+// Without workers, a wait runs the ops. The child returns into a wait of the parent's.
+TEST_P(ForkTest, TheChildThatReturnsIntoAWaitIsToldSo) {
+  if (workers()) GTEST_SKIP() << "a worker may run the op";
+  const pid_t parent = getpid();
+  const SharedCount ran;
+  for (const bool all : {false, true}) {
+    *ran = 0;
+    pid_t child = 0;
+    Engine eng(Quiet(workers()));
+    const Var a = eng.NewVar("a");
+    eng.Push({.name = "forks", .writes = {a}}, [&] {
+      child = fork();
+      if (child == 0) alarm(30);
+    });
+    for (int i = 0; i < 10; ++i) eng.Push({.name = "behind", .updates = {a}}, [&] { ++*ran; });
+    bool told = false;
+    try {
+      all ? eng.WaitAll() : eng.Wait(a);
+    } catch (const OpError& e) {
+      told = CausedBy<ForkedWhilePending>(e);
+    }
+    if (getpid() != parent) _exit(told == !all ? 0 : 1);
+    EXPECT_FALSE(told);
+    EXPECT_TRUE(HowItEnded(child));
+    EXPECT_EQ(*ran, 10);
+  }
 }
 
 TEST_P(ForkTest, AnEngineThatAnotherThreadShutsDownIsClosedInTheChild) {

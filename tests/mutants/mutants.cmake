@@ -38,6 +38,8 @@ engine_mutant(last_listed_error "Workers/ErrorsTest.OfSeveral*" FALSE)
 engine_mutant(update_clears_poison "Workers/ErrorsTest.RunAlways*" TRUE)
 engine_mutant(error_of_a_dropped_run "Workers/PlanErrorsTest.AnOpBehind*" DROP)
 engine_mutant(fork_without_poison "Workers/ForkTest.VarsWithPending*" DROP)
+engine_mutant(wait_of_the_parent "Workers/ForkTest.TheChildThatReturnsInto*/0" FALSE)
+engine_mutant(node_behind_a_fork "Workers/PlanForkTest.*/1" DROP)
 engine_mutant(large_blocks_unlisted "Workers/WatchdogTest.NamesOpsOfManyVars*" FALSE)
 
 # --- ops that are held together

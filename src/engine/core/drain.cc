@@ -56,6 +56,7 @@ bool EngineCore::AllOverSoon(Clock::time_point deadline) {
 
 bool EngineCore::WaitForEpochs(Clock::time_point deadline, LentRoles* inside) {
   const uint64_t last = epochs_.present();
+  const uint32_t forks = Forks();
   for (;;) {
     uint8_t awaited, ran;  // epoch parities
     const uint32_t seen = epochs_.word();
@@ -63,6 +64,8 @@ bool EngineCore::WaitForEpochs(Clock::time_point deadline, LentRoles* inside) {
     chains_.ReleaseAll();  // behind the HeavyFence in Over: a push into a chain after this sees that we wait
     PollBusyFaster();
     if (DriveOne(&ran)) {
+      if (Forks() != forks) [[unlikely]]  // in the child, where nothing is pending
+        return true;
       while (ran == awaited && DriveOne(&ran)) {  // the epoch cannot be over before these ops are
       }
       continue;

@@ -63,8 +63,14 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
     throw;
   }
   TracedWait traced(WaitCause::kVar, core->pusher.name);
+  const uint32_t forks = Forks();
   const bool done = looks ? node->word.load(std::memory_order_acquire) == WaitNode::kDone
                           : Park(node->word, deadline, inside ? &lent : nullptr);
+  if (Forks() != forks)
+      [[unlikely]]  // an op that this wait ran has forked, and this is the child: the wait is the parent's
+    Throw(ErrorRecord::NewRoot("wait", site,
+                               std::make_exception_ptr(ForkedWhilePending(
+                                   "an op that the wait ran has forked; the wait goes on in the parent"))));
   traced.End();
   if (!done && Abandon(op)) return false;
   if (ErrorRecord* error = TakeError(op)) Throw(error);
@@ -119,8 +125,13 @@ bool EngineCore::Park(std::atomic<uint32_t>& word, Clock::time_point deadline, L
   const auto done = [&] { return word.load(std::memory_order_acquire) == WaitNode::kDone; };
   if (SpinUntil(done, driven ? std::chrono::nanoseconds{0} : options_.spin, spin_places_, deadline)) return true;
   bool in_time = true;
+  const uint32_t forks = Forks();
   while (in_time && !done()) {
-    if (!inside && DriveOne()) continue;
+    if (!inside && DriveOne()) {
+      if (Forks() != forks) [[unlikely]]  // mutant: wait_of_the_parent
+        return false;
+      continue;
+    }
     if (inside && pool(kCallerPool).HasReady() && inside->AddDriver(*this)) continue;
     uint32_t was = WaitNode::kPending;
     if (!word.compare_exchange_strong(was, WaitNode::kParked, std::memory_order_acq_rel)) break;

@@ -317,11 +317,15 @@ ErrorRecord* Devices::ErrorOf(DeviceLane& on, uint64_t seq) {
 // Called when the Var's error was cleared, or when the Var is gone and its block may become another Var.
 void Devices::ForgetVar(const VarCore* var) {
   if (!AnyLost()) return;
-  MutexLock lock(lost_mu_);
-  auto at = failed_versions_.lower_bound({var, 0});
-  while (at != failed_versions_.end() && at->first.first == var) {
-    at->second->Release();
-    at = failed_versions_.erase(at);
+  for (;;) {
+    decltype(failed_versions_)::node_type forgotten;
+    {
+      MutexLock lock(lost_mu_);
+      const auto at = failed_versions_.lower_bound({var, 0});
+      if (at == failed_versions_.end() || at->first.first != var) return;
+      forgotten = failed_versions_.extract(at);
+    }
+    forgotten.mapped()->Release();  // without the lock: with the record may end the program's exception
   }
 }
 

@@ -301,6 +301,8 @@ OpRecord* Devices::IssueBody(ThreadSlot& slot, OpRecord* op, Worker* worker, Dev
     traced.Begin(on.name.c_str());
   }
   RunContext ctx = EngineCore::MakeContext(&core_, op, worker ? worker->index : -1);
+  // Whether the body forked, and this is the child: the device and its locks are the parent's.
+  const auto in_child = [op] { return (op->extra.flags & kForgotten) != 0; };
   const KeptError kept(async && (op->extra.flags & kRunAlways) ? op : nullptr);
   try {
     const BodyScope body(name, op->site(), on.bulk, async ? Stream{} : on.stream);
@@ -310,12 +312,15 @@ OpRecord* Devices::IssueBody(ThreadSlot& slot, OpRecord* op, Worker* worker, Dev
     } else {
       type->run(op->closure(), ctx, nullptr);
     }
-    // The error of a launch that the body did not check.
-    Check(device, device.device->TakeLastError());
-    if (DeviceStatus s = body.Verdict(); !s.ok()) throw DeviceError(std::move(s));
+    if (!in_child()) {
+      // The error of a launch that the body did not check.
+      Check(device, device.device->TakeLastError());
+      if (DeviceStatus s = body.Verdict(); !s.ok()) throw DeviceError(std::move(s));
+    }
   } catch (...) {
     // The last error is this op's, whether or not the body threw because of it. The next op must not find it.
-    if (DeviceStatus s = device.device->TakeLastError(); s.sticky()) Lose(device, s);
+    if (!in_child())
+      if (DeviceStatus s = device.device->TakeLastError(); s.sticky()) Lose(device, s);
     if (async) {
       ours.Fail(std::current_exception());
     } else {
@@ -323,6 +328,8 @@ OpRecord* Devices::IssueBody(ThreadSlot& slot, OpRecord* op, Worker* worker, Dev
     }
   }
   t_frame = frame.outer;
+  if (in_child()) [[unlikely]]
+    return nullptr;
   traced.End();
   if (!async) return Settle(t_role_lent ? core_.Slot() : slot, op, error, t_role_lent ? nullptr : worker);
   EngineCore::NoteReturned(ours);

@@ -73,7 +73,9 @@ struct RunState {
     kTimes = 8,
     kBusy = 16,
     kOutputs = 32,
-    kShowsErrors = 64
+    kShowsErrors = 64,
+    kForked =
+        128  // the process is a child that was forked inside a node: no other node runs, and the Vars are not its own
   };
 
   std::shared_ptr<PlanCore> plan;  // only while a run uses the frame
@@ -95,7 +97,6 @@ struct RunState {
   uint8_t level = 0;               // of its ops: their priority
   bool in_order = false;
   bool narrow = false;  // each node uses one thread: a cost model measures what that costs
-  bool forked = false;  // the process is a child that was forked inside a node, so the Vars are not its own
   std::chrono::steady_clock::time_point deadline{};
   std::span<NodeTime> times;
   Site site;
@@ -118,6 +119,7 @@ struct RunState {
   std::atomic<uint32_t> refs{0};
   // Read, relaxed, in each node: the edges order whoever sets kErrors before all nodes that the error concerns.
   std::atomic<uint32_t> watch{0};
+  bool forked() const { return watch.load(std::memory_order_relaxed) & kForked; }
   // Somebody waits for the end of the run's work on devices. seq_cst: see Devices::Ask.
   std::atomic<bool> asked{false};
   // How many tasks have not ended; an asynchronous one counts twice (body, completion). acq_rel: whoever takes it to

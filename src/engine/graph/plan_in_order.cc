@@ -37,8 +37,12 @@ void Replay::RunAll() {
       continue;
     }
     RunTask(task);
+    if (run_.forked()) [[unlikely]]  // what the parent's threads do is not awaited
+      return;
     if (!task.async) continue;
     OpRecord* const op = run_.tickets[task.ticket] = Launch(t, task.end - 1);
+    if (run_.forked()) [[unlikely]]
+      return;
     if (op) WaitNode::End(static_cast<PlanTicket*>(op->closure())->returned);
   }
   for (uint32_t i = 0; i < plan_.tickets; ++i) {

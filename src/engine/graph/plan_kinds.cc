@@ -11,10 +11,10 @@ OpRecord* Run(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker) 
 }
 OpRecord* OwnerOf(OpRecord* op) { return RunOf(op)->op; }
 
-// Called in a fork's child. The run's other threads are gone, so the run never ends.
+// Called in a fork's child. The run's other threads are gone, so the run never ends; this one runs no further node of it.
 void Orphan(OpRecord* op) {
   RunState& run = *RunOf(op);
-  run.forked = true;
+  run.watch.fetch_or(RunState::kForked, std::memory_order_relaxed);
   run.remaining += uint32_t{1} << 30;
   // A thread that does not exist in the child may have locked these, so they are made anew.
   ::new (static_cast<void*>(&run.mu)) Mutex;

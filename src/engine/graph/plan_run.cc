@@ -275,6 +275,8 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       handed = replay.handed();
     }
   }
+  if (run.forked()) [[unlikely]]  // slot and role are the parent's
+    return nullptr;
   ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
   if (kind == OpKindId::kRun) {
     ++ended;
@@ -285,8 +287,8 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     // We take a count, because the run may end without us.
     run.refs.fetch_add(1, std::memory_order_relaxed);
     OpRecord* next = EndTasks(now, run, ended, worker);
-    if (SpareShare spare(now); spare.Have()) {
-      if (const uint32_t ready = AwaitReady(run, worker); ready != kNoIndex) next = spare.Of(run, ready);
+    if (SpareShare spare(now, run); spare.Have()) {
+      if (const uint32_t ready = AwaitReady(run, worker); ready != kNoIndex) next = spare.Of(ready);
     } else {
       LeaveTeam(run);
     }
@@ -315,16 +317,20 @@ OpRecord* Runs::Finish(ThreadSlot& slot, RunState& run, Worker* worker) {
   if (run.model) [[unlikely]]
     ReportToModel(run);
   for (uint32_t output = 0; output < run.released.size(); ++output) ReleaseOutput(slot, run, output);
-  if (!run.forked) ReleaseInputs(slot, run);
+  if (!run.forked()) ReleaseInputs(slot, run);
   EndGates(slot, run);
   if (run.watch.load(std::memory_order_relaxed) & RunState::kErrors) [[unlikely]] {
     const size_t n = run.owner->graph.values().size() + run.owner->vars.size();
     for (size_t i = 0; i < n; ++i)
       if (ErrorRecord* error = std::exchange(run.errors[i], nullptr)) error->Release();
-    MutexLock lock(run.mu);
-    core_.SetPoison(CoreOf(done.var), run.first_error);
-    if (run.first_error) std::exchange(run.first_error, nullptr)->Release();
-    run.first_failed = kNoIndex;
+    ErrorRecord* first;
+    {
+      MutexLock lock(run.mu);
+      first = std::exchange(run.first_error, nullptr);
+      run.first_failed = kNoIndex;
+    }
+    core_.SetPoison(CoreOf(done.var), first);
+    if (first) first->Release();  // without the lock, like the others: with a record may end the program's exception
   }
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
   const uint8_t epoch = op->extra.epoch;
@@ -367,14 +373,15 @@ void Runs::Drop(RunState& run) {
 
 // --- the ops that carry parts of a run
 
-static void* ShareBlock(ThreadSlot& slot) noexcept try {
-  return slot.cache.Get(kShareClass);
+// Null: there is no memory, or this is a fork's child, whose threads have no part in the parent's run.
+static void* ShareBlock(ThreadSlot& slot, const RunState& run) noexcept try {
+  return run.forked() ? nullptr : slot.cache.Get(kShareClass);
 } catch (const std::bad_alloc&) {
   return nullptr;
 }
 
 OpRecord* Runs::NewTicket(ThreadSlot& slot, RunState& run, const PlanTicket& ticket, uint32_t flags) noexcept {
-  void* const block = ShareBlock(slot);
+  void* const block = ShareBlock(slot, run);
   if (!block) return nullptr;
   OpRecord* op = OpIn(block, kShareClass, run, OpKindId::kTicket, flags, run.home);
   ::new (op->closure()) PlanTicket{.run = ticket.run, .task = ticket.task, .node = ticket.node};
@@ -401,19 +408,19 @@ void Runs::RecycleOp(ThreadSlot& slot, OpRecord* op) {
 }
 
 OpRecord* Runs::NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index, bool counted) noexcept {
-  void* const block = ShareBlock(slot);
+  void* const block = ShareBlock(slot, run);
   return block ? ShareIn(block, run, head, pool_index, counted) : nullptr;
 }
 
 bool SpareShare::Have() noexcept {
-  if (!block_) block_ = ShareBlock(slot_);
+  if (!block_) block_ = ShareBlock(slot_, run_);
   return block_;
 }
 
-OpRecord* SpareShare::Of(RunState& run, uint32_t task) {
+OpRecord* SpareShare::Of(uint32_t task) {
   if (task == kNoIndex) return nullptr;
-  run.next[task] = kNoIndex;
-  return Runs::ShareIn(std::exchange(block_, nullptr), run, task, run.home, true);
+  run_.next[task] = kNoIndex;
+  return Runs::ShareIn(std::exchange(block_, nullptr), run_, task, run_.home, true);
 }
 
 OpRecord* Runs::ShareIn(void* block, RunState& run, uint32_t head, uint8_t pool_index, bool counted) {
@@ -453,7 +460,7 @@ void Runs::ReleaseInputs(ThreadSlot& slot, RunState& run) {
 }
 
 void Runs::ReleaseOutput(ThreadSlot& slot, RunState& run, uint32_t output) {
-  if (run.forked || run.released.empty() || std::exchange(run.released[output], uint8_t{1})) return;
+  if (run.forked() || run.released.empty() || std::exchange(run.released[output], uint8_t{1})) return;
   Access& access = run.op->accesses()[run.first_own + output];
   if (run.watch.load(std::memory_order_relaxed) & RunState::kErrors) {
     const uint32_t value = run.owner->graph.outputs()[output].index;

@@ -96,11 +96,10 @@ void Replay::KeepFirst(const PlanNode& node, ErrorRecord* error) {
     MutexLock lock(run_.mu);
     if (node.recorded < run_.first_failed) {
       run_.first_failed = node.recorded;
-      if (run_.first_error) run_.first_error->Release();
-      run_.first_error = error->Retain();
+      std::swap(run_.first_error, error);
     }
   }
-  error->Release();
+  if (error) error->Release();  // without the lock: with the record may end the program's exception
 }
 
 // Records a node's outcome. Takes over the count of `error`.
@@ -121,7 +120,7 @@ void Replay::Settle(uint32_t index, ErrorRecord* error) {
 }
 
 void Replay::ReleaseOutputs(const PlanNode& node) {
-  if (run_.forked) return;
+  if (run_.forked()) return;
   for (const uint32_t value : plan_.OutputsOf(node)) {
     const uint32_t output = plan_.output_of[value];
     if (output != kNoIndex) Runs(core_).ReleaseOutput(slot(), run_, output);
@@ -134,6 +133,7 @@ void Replay::SettleTicket(const PlanTicket& ticket) {
 }
 
 void Replay::RunWatched(uint32_t index) {
+  if (run_.forked()) return;  // mutant: node_behind_a_fork
   const PlanNode& node = plan_.nodes[index];
   const uint32_t watch = run_.watch.load(std::memory_order_relaxed);
   const bool timed = watch & RunState::kTimes, busy = watch & RunState::kBusy;
@@ -206,6 +206,7 @@ OpRecord* Replay::Refuse(uint32_t index) {
 }
 
 OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
+  if (run_.forked()) return nullptr;
   if (plan_.tasks[task].device) return LaunchOnDevice(task);
   const PlanNode& node = plan_.nodes[index];
   Name(node);
@@ -256,7 +257,7 @@ void Replay::EndUses(uint32_t index, uint32_t which) {
 }
 
 void Replay::ReleaseVar(uint32_t var) {
-  if (run_.forked) return;
+  if (run_.forked()) return;
   const uint32_t place = plan_.access_of[var];
   const Access& access = Runs::AccessOf(run_, place);
   if (!access.read() && (run_.watch.load(std::memory_order_relaxed) & RunState::kErrors))

@@ -216,11 +216,11 @@ bool Runs::Together(const RunState& run) const {
 // The thread that waits for the run does what an idle worker would have to be woken for: it begins the run, if nobody has,
 // and else it is one of the team. If no worker is idle, as many threads work as may.
 void Runs::TakePart(RunState& run) {
-  if (t_frame || run.in_order || run.forked || core_.Stopped() || HookFrame::Inside(&core_)) return;
+  if (t_frame || run.in_order || run.forked() || core_.Stopped() || HookFrame::Inside(&core_)) return;
   class Pool& pool = core_.pool(run.home);
   if (pool.workers().empty() || !pool.WantsWork()) return;
   ThreadSlot& slot = core_.Slot();
-  SpareShare spare(slot);
+  SpareShare spare(slot, run);
   if (!spare.Have()) return;
   OpRecord* next = nullptr;
   // The op that lies in this thread's own queue is the run's: the run has not ended, so no other op has its block.
@@ -230,7 +230,7 @@ void Runs::TakePart(RunState& run) {
     if (!run.owner->waited_for.load(std::memory_order_relaxed))
       run.owner->waited_for.store(true, std::memory_order_relaxed);
     run.waiter.store(true, std::memory_order_relaxed);
-    if (Join(run)) next = spare.Of(run, AwaitReady(run, nullptr));
+    if (Join(run)) next = spare.Of(AwaitReady(run, nullptr));
   } else {
     return;
   }
@@ -238,7 +238,7 @@ void Runs::TakePart(RunState& run) {
   for (;;) {
     while (next) next = core_.Execute(slot, next, nullptr);
     if (!spare.Have()) return;
-    next = spare.Of(run, Park(run));
+    next = spare.Of(Park(run));
     if (!next) return;
   }
 }

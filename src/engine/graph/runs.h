@@ -20,16 +20,17 @@ inline constexpr uint32_t kShareClass = ClassOf(sizeof(OpRecord) + std::max(size
 // be left without a share.
 class SpareShare {
  public:
-  explicit SpareShare(ThreadSlot& slot) : slot_(slot) {}
+  SpareShare(ThreadSlot& slot, RunState& run) : slot_(slot), run_(run) {}
   ~SpareShare() {
-    if (block_) slot_.cache.Return(kShareClass, block_);
+    if (block_ && !run_.forked()) slot_.cache.Return(kShareClass, block_);
   }
   SpareShare(const SpareShare&) = delete;
-  bool Have() noexcept;                        // false: there is no memory
-  OpRecord* Of(RunState& run, uint32_t task);  // null for kNoIndex
+  bool Have() noexcept;         // false: there is no memory, or this is a fork's child
+  OpRecord* Of(uint32_t task);  // null for kNoIndex
 
  private:
   ThreadSlot& slot_;
+  RunState& run_;
   void* block_ = nullptr;
 };
 

@@ -85,7 +85,7 @@ bool Runs::WideFor(RunContext& ctx, size_t n, size_t grain, const WideLoop::Piec
     run.wide_open.store(run.wide != nullptr, std::memory_order_relaxed);
   }
   if (share) runs.WithdrawHelper(slot, run, share);
-  loop.AwaitHelpers(run.forked);  // mutant: loop_without_its_helpers
+  loop.AwaitHelpers([&run] { return run.forked(); });  // mutant: loop_without_its_helpers
   MutexLock lock(loop.error_mu);
   if (loop.error) std::rethrow_exception(loop.error);  // mutant: piece_that_failed_in_silence
   return true;

@@ -40,10 +40,11 @@ struct WideLoop {
     }
   }
   bool Open() const { return next.load(std::memory_order_relaxed) < n; }
-  // `forked`: this is a fork's child, and the helpers are the parent's.
-  void AwaitHelpers(const bool& forked) const {
+  // `forked`: returns whether this is a fork's child, and the helpers are the parent's.
+  template <class Forked>
+  void AwaitHelpers(Forked forked) const {
     // acquire: what the helpers did. Partner: the release of whoever leaves (Runs::Help).
-    for (uint32_t round = 0; helpers.load(std::memory_order_acquire) != 0 && !forked; ++round) {
+    for (uint32_t round = 0; helpers.load(std::memory_order_acquire) != 0 && !forked(); ++round) {
       if (round % tuning::kIdlePauses == tuning::kIdlePauses - 1) sched_yield();
       Pause();
     }
