@@ -244,14 +244,28 @@ struct SmartStep::State {
         desc, [cause] { std::rethrow_exception(cause); }, at);
     std::vector<ValueId> inputs;
     StepItem good{.number = item.number};
+    std::vector<size_t> from;  // by value of `good`: which of the item's it is
     for (ValueId v : plan.graph().inputs()) {
       const size_t i = inputs.size();
       const bool missing = i < item.values.size() && !item.values[i];
       inputs.push_back(missing ? raise[static_cast<uint32_t>(i)] : failed.Input(plan.graph().values()[v.index].name));
-      if (i < item.values.size() && !missing) good.values.push_back(std::move(item.values[i]));
+      if (i < item.values.size() && !missing) from.push_back(i);
     }
     for (ValueId v : failed.AddGraph(plan.graph(), inputs)) failed.Output(v);
-    return Start(failed.Compile(eng, plan.options()), good, given, run, site, false);
+    const Plan compiled = failed.Compile(eng, plan.options());
+    good.values.reserve(from.size());
+    for (const size_t i : from) good.values.push_back(std::move(item.values[i]));
+    const auto keep = [&] {
+      for (size_t i = 0; i < from.size(); ++i) item.values[from[i]] = std::move(good.values[i]);
+    };
+    try {
+      Run started = Start(compiled, good, given, run, site, false);
+      if (!started) keep();
+      return started;
+    } catch (...) {
+      keep();
+      throw;
+    }
   }
 };
 
@@ -299,13 +313,14 @@ void SmartStep::Asked(size_t begun) {
 
 void SmartStep::Started(const Run& run, Ran ran, double got_seconds) {
   State& s = *state_;
-  if (!s.guard) return;
+  if (!s.guard || s.options.schedule)
+    return;  // whoever gives a schedule compares nothing: the guard would keep all steps
   const auto done = [&](double now) { s.guard->Started(ran, s.asked, now, got_seconds); };
   try {
     detail::StepBlock* block = comparing() ? s.guard->BlockOf(ran) : nullptr;
     if (!block) {
       done(0);
-      if (s.guard->due() && !s.options.schedule && Now() - s.compared >= kApart) s.guard->Begin();
+      if (s.guard->due() && Now() - s.compared >= kApart) s.guard->Begin();
       return;
     }
     block->Expect();

@@ -83,7 +83,7 @@ void World::CollectivesMain() {
     noise_.Point(1, static_cast<uint64_t>(step));
     if (!random.OneIn(4)) return;
     for (size_t r = 0; r < kRanks; ++r) {
-      Look& look = looks.emplace_back(eng_->NewVar(), r, round, step, expected[r], expected[r]);
+      Look& look = looks.emplace_back(eng_->NewVar(), r, round, step, expected[r], ~expected[r]);
       kernel(r, {.name = "look", .reads = {ranks[r].var}, .writes = {look.var}},
              [&look](uint64_t* number) { look.saw = *number; });
     }

@@ -66,10 +66,10 @@ def test_slices_of_a_track_nest_and_flows_begin_and_end_in_slices(trace_file):
 def test_perfettos_trace_processor_loads_it_with_its_flows(trace_file):
     processor = pytest.importorskip("perfetto.trace_processor", reason="the package perfetto is not installed")
     try:
-        loaded = processor.TraceProcessor(trace=str(trace_file))
+        processor.TraceProcessor().close()
     except Exception as error:  # it downloads its program on first use
         pytest.skip(f"Perfetto's trace processor cannot be had: {error!r}")
-    with loaded:
+    with processor.TraceProcessor(trace=str(trace_file)) as loaded:
         edges, ops = edges_of(trace_file.read_text())
         assert [row.n for row in loaded.query("select count(*) as n from slice where category = 'op'")] == [ops]
         assert [row.n for row in loaded.query("select count(*) as n from flow")] == [edges]

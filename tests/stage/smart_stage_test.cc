@@ -299,6 +299,34 @@ TEST(SmartStageTest, ItemsThatCancelDropsMayAskForTheCounters) {
   EXPECT_GE(asked - before, 3);
 }
 
+// A step of which one staged node has failed, and another has not, is refused: it keeps what the other one made.
+TEST(SmartStageTest, ARefusedStepKeepsItsErrorAndItsValues) {
+  TrainingProgram p;
+  int sum = 0;
+  const Var total = p.eng.NewVar("total"), used = p.eng.NewVar("used");
+  const NodeId hash = p.graph.Add({.name = "hash", .inputs = {p.row}, .outputs = 1}, [](NodeContext& ctx) {
+    if (ctx.In<int>(0) == 1) throw std::out_of_range("row 1");
+    ctx.Return(0, ctx.In<int>(0));
+  });
+  p.graph.Add({.name = "use", .inputs = {hash[0]}, .updates = {used}}, [](NodeContext&) {});
+  p.graph.Add({.name = "sum", .inputs = {p.look_up[0]}, .updates = {total}},
+              [&](NodeContext& ctx) { sum += ctx.In<int>(0); });
+  SmartStage steps(p.eng, p.graph, p.Rows(3), AtOnce({.capacity = 2}, 2));
+  for (int i = 0; i < 3; ++i) {
+    Value given[] = {2};
+    for (int refused = 0; refused < 2; ++refused)
+      EXPECT_TRUE(Has(RefusalOf([&] { steps.Next(given, {.priority = 1 << 20}); }), "priority"));
+    engine::Run run = steps.Next(given);
+    if (i == 1) {
+      EXPECT_THROW(Caught<OpError>([&] { run.Wait(); }, "the row").RethrowCause(), std::out_of_range);
+      p.eng.ClearError(used);
+    } else {
+      run.Wait();
+    }
+  }
+  EXPECT_EQ(sum, 10 + 20);
+}
+
 TEST(SmartStageTest, ARefusedStepIsTheNextOne) {
   TrainingProgram p;
   SmartStage steps(p.eng, p.graph, p.Rows(3), AtOnce());
