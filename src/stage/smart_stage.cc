@@ -107,6 +107,20 @@ struct SmartStage::State {
     State& s_;
   };
 
+  // Ends all that holds values of the program, while this state is whole: their destructors may ask for the counters, also those of
+  // the items that a producer drops meanwhile. For the destructor, which no call runs beside; so without next_mu, which in a fork's
+  // child a thread of the parent may have.
+  void Empty() NO_THREAD_SAFETY_ANALYSIS {
+    std::shared_ptr<detail::SmartPipeline> last;
+    {
+      detail::MutexLock lock(mu);
+      last.swap(pipeline);
+    }
+    last.reset();
+    held.reset();
+    step.reset();
+  }
+
   // The pipeline, or null; throws if the stage was cancelled. Only Next uses it, and only Next makes and ends
   // pipelines.
   detail::SmartPipeline* Pipeline() {
@@ -292,7 +306,10 @@ SmartStage::SmartStage(Engine& eng, Graph step, std::vector<SmartSource> sources
 SmartStage::SmartStage(Engine& eng, StepPull pull, SmartStageOptions options)
     : state_(std::make_unique<State>(eng, std::move(pull), std::move(options))) {}
 
-SmartStage::~SmartStage() { Cancel(); }
+SmartStage::~SmartStage() {
+  Cancel();
+  state_->Empty();
+}
 
 bool SmartStage::Record(const std::function<RecordedStep()>& record) {
   State& s = *state_;

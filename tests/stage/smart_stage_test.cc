@@ -265,18 +265,20 @@ TEST(SmartStageTest, CancelEndsAWaitingNext) {
 }
 
 // Cancel drops the items that are ready, whose destructors may ask the stage.
+// A value whose destructor asks its stage for the counters.
+struct Asks {
+  Asks(SmartStage** of, std::atomic<int>* times) : stage(of), asked(times) {}
+  Asks(Asks&& other) noexcept : stage(std::exchange(other.stage, nullptr)), asked(other.asked) {}
+  ~Asks() {
+    if (!stage) return;
+    (void)(*stage)->stats();
+    ++*asked;
+  }
+  SmartStage** stage;
+  std::atomic<int>* asked;
+};
+
 TEST(SmartStageTest, ItemsThatCancelDropsMayAskForTheCounters) {
-  struct Asks {
-    Asks(SmartStage** of, std::atomic<int>* times) : stage(of), asked(times) {}
-    Asks(Asks&& other) noexcept : stage(std::exchange(other.stage, nullptr)), asked(other.asked) {}
-    ~Asks() {
-      if (!stage) return;
-      (void)(*stage)->stats();
-      ++*asked;
-    }
-    SmartStage** stage;
-    std::atomic<int>* asked;
-  };
   Engine eng(Quiet(1));
   const Var weight = eng.NewVar("weight");
   SmartStage* stage = nullptr;
@@ -297,6 +299,34 @@ TEST(SmartStageTest, ItemsThatCancelDropsMayAskForTheCounters) {
   const int before = asked;
   steps.Cancel();
   EXPECT_GE(asked - before, 3);
+}
+
+// An item that is made while its stage is ending is dropped by the thread that made it, while the stage waits for that thread.
+TEST(SmartStageTest, ItemsThatTheEndOfTheirStageDropsMayAskForTheCounters) {
+  Engine eng(Quiet(1));
+  const Var weight = eng.NewVar("weight");
+  SmartStage* stage = nullptr;
+  std::atomic<int> asked{0};
+  std::atomic<bool> late{false};
+  Graph graph;
+  const ValueId row = graph.Input<int>("row");
+  const NodeId parse = graph.Add({.name = "parse", .inputs = {row}}, [&, made = 0](int) mutable {
+    if (++made == 4) {  // the area has two more, which only the end drops
+      late = true;
+      while (asked < 3) std::this_thread::yield();
+      std::this_thread::sleep_for(20ms);  // the end goes on to wait for this thread
+    }
+    return Asks(&stage, &asked);
+  });
+  graph.Add({.name = "step", .inputs = {parse[0]}, .updates = {weight}}, [](const Asks&) {});
+  auto steps = std::make_unique<SmartStage>(eng, std::move(graph),
+                                            std::vector<SmartSource>{SourceOf<int>("rows", row, [] { return 1; })},
+                                            AtOnce({.capacity = 3}));
+  stage = steps.get();
+  steps->Next().Wait();
+  while (asked < 1 || !late) std::this_thread::yield();
+  steps.reset();
+  EXPECT_EQ(asked, 4);
 }
 
 // A step of which one staged node has failed, and another has not, is refused: it keeps what the other one made.
