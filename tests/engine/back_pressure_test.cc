@@ -28,6 +28,70 @@ TEST_P(BackPressureTest, PendingOpsStayNearTheSoftBound) {
   EXPECT_LT(eng.stats().slab_bytes, 2u << 20);
 }
 
+TEST_P(BackPressureTest, PendingOpsStayNearTheSoftBoundWhileAnotherThreadRunsThem) {
+  Engine eng(Bounded(workers(), 64));
+  Var a = eng.NewVar("a");
+  std::atomic<bool> over{false};
+  eng.Push({.updates = {a}}, [] { std::this_thread::sleep_for(50ms); });  // time to push all, if nothing stops it
+  std::thread waiter([&] {
+    while (!over) eng.Wait(a);
+  });
+  uint64_t most = 0;
+  for (int i = 0; i < 2000; ++i) {
+    eng.Push({.updates = {a}}, [] {});
+    const EngineStats s = eng.stats();
+    most = std::max(most, s.pushed - s.completed);
+  }
+  over = true;
+  waiter.join();
+  eng.Wait(a);
+  EXPECT_LE(most, 64u + 64u);  // as above
+}
+
+// The op that another thread runs ends, and all others wait for one that is held.
+TEST_P(BackPressureTest, PushGoesOnWhenTheLastOpEndsOnAnotherThread) {
+  Engine eng(Bounded(workers(), 16));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  HeldOp held = HoldWrite(eng, a);
+  const uint64_t waits = eng.stats().backpressure_waits;
+  std::atomic<bool> begun{false};
+  eng.Push({.updates = {b}}, [&] {
+    begun = true;
+    while (eng.stats().backpressure_waits == waits) std::this_thread::yield();
+    std::this_thread::sleep_for(20ms);  // the push goes to sleep
+  });
+  std::thread waiter([&] { eng.Wait(b); });
+  while (!begun) std::this_thread::yield();
+  for (int i = 0; i < 200; ++i) eng.Push({.updates = {a}}, [] {});
+  waiter.join();
+  held.Release();
+  eng.Wait(a);
+  EXPECT_EQ(a.version(), 201u);
+}
+
+// The thread that sleeps in its push is the only one that can run what is pushed meanwhile.
+TEST_P(BackPressureTest, APushThatWaitsRunsWhatAnotherThreadsOpPushes) {
+  Engine eng(Bounded(workers(), 16));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  HeldOp held = HoldWrite(eng, a);
+  const uint64_t waits = eng.stats().backpressure_waits;
+  std::atomic<bool> begun{false}, ran{false};
+  eng.Push({.updates = {b}}, [&] {
+    begun = true;
+    while (eng.stats().backpressure_waits == waits) std::this_thread::yield();
+    std::this_thread::sleep_for(20ms);
+    eng.Push({.updates = {c}}, [&] { ran = true; });
+    while (workers() == 0 && !ran) std::this_thread::yield();
+  });
+  std::thread waiter([&] { eng.Wait(b); });
+  while (!begun) std::this_thread::yield();
+  for (int i = 0; i < 200; ++i) eng.Push({.updates = {a}}, [] {});
+  waiter.join();
+  held.Release();
+  eng.WaitAll();
+  EXPECT_TRUE(ran);
+}
+
 TEST_P(BackPressureTest, PushGoesOnWhenNothingElseCouldProgress) {
   Engine eng(Bounded(workers(), 16));
   Var a = eng.NewVar("a");

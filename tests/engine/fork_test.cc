@@ -257,6 +257,39 @@ TEST_P(ForkTest, TheChildThatReturnsIntoAWaitIsToldSo) {
   }
 }
 
+// As above, a push that waits for room. What it pushes happens in the parent alone, and the child pushes what it likes.
+TEST_P(ForkTest, TheChildThatReturnsIntoAPushIsToldSo) {
+  if (workers()) GTEST_SKIP() << "a worker may run the op";
+  const pid_t parent = getpid();
+  const SharedCount ran;
+  pid_t child = 0;
+  EngineOptions options = Quiet(workers());
+  options.max_pending = 4;
+  Engine eng(options);
+  const Var a = eng.NewVar("a");
+  eng.Push({.name = "forks", .writes = {a}}, [&] {
+    child = fork();
+    if (child == 0) alarm(30);
+  });
+  bool told = false;
+  try {
+    for (int i = 0; i < 1000; ++i) eng.Push({.name = "behind", .updates = {a}}, [&] { ++*ran; });
+  } catch (const ForkedWhilePending&) {
+    told = true;
+  }
+  if (getpid() != parent) {
+    int mine = 0;
+    const Var b = eng.NewVar("b");
+    for (int i = 0; i < 1000; ++i) eng.Push({.updates = {b}}, [&] { ++mine; });
+    eng.Wait(b);
+    _exit(told && mine == 1000 ? 0 : 1);
+  }
+  EXPECT_FALSE(told);
+  EXPECT_TRUE(HowItEnded(child));
+  eng.Wait(a);
+  EXPECT_EQ(*ran, 1000);
+}
+
 TEST_P(ForkTest, AnEngineThatAnotherThreadShutsDownIsClosedInTheChild) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a");

@@ -21,7 +21,9 @@ engine_mutant(node_starts_behind_its_engine "ShutdownInsideTest.NoNode*" FALSE)
 engine_mutant(closure_destroyed_outside "SkippedClosures.May*" DROP)
 engine_mutant(device_closure_kept "SkippedClosures.OfOpsOnA*" DROP)
 engine_mutant(retirement_sleeps "SkippedClosures.OfOpsThatHaveRetiredMayW*" FALSE)
-engine_mutant(unbounded_pending "Workers/BackPressureTest.PendingOps*/0" DROP)
+engine_mutant(unbounded_pending "Workers/BackPressureTest.PendingOpsStayNearTheSoftBound/0" DROP)
+engine_mutant(driven_ops_are_overlooked "Workers/BackPressureTest.*AnotherThreadRunsThem/0" FALSE)
+engine_mutant(driver_ends_in_silence "Workers/BackPressureTest.*LastOpEndsOnAnother*/0" DROP)
 
 # --- completions
 engine_mutant(double_completion "Workers/CompletionTest.S*" TRUE)

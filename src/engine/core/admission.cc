@@ -46,22 +46,31 @@ void Admission::WaitForRoom(ThreadSlot& slot) {
   core_.chains().ReleaseAll();  // a push into a chain after this sees Waiters() and releases the chain itself
   uint64_t left = 0;
   Clock::time_point patience{};
+  const uint32_t forks = Forks();
   for (;;) {
     const uint32_t seq = changes_.load(std::memory_order_acquire);
     const uint64_t pending = core_.slots().Pending();
     if (pending <= enough) break;
     const bool device_busy = core_.PollBusyFaster();
     const bool stopped = core_.Stopped();  // mutant: push_drives_while_stopped
-    if (!stopped && core_.DriveOne()) continue;
-    if (HostMayProgress()) {
-      FutexWait(changes_, seq);
+    if (!stopped && core_.DriveOne()) {
+      if (Forks() != forks) [[unlikely]]  // in the child, where nobody waits here
+        throw ForkedWhilePending(
+            "an op that a push ran while it waited for room has forked; what it pushes happens in the parent");
+      continue;
+    }
+    const auto sleep = [&](Clock::time_point until) {
+      core_.caller_pool().Sleep({&changes_, true}, seq, until, !stopped);
+    };
+    if (HostMayProgress() || (!stopped && Driven())) {  // mutant: driven_ops_are_overlooked
+      sleep(kNever);
     } else if (device_busy) {
       // The device may run a collective that waits for its peers, and they may wait for what this push would bring. So
       // we wait for a device only as long as ops end there from time to time.
       const auto now = Clock::now();
       if (std::exchange(left, pending) != pending) patience = now + tuning::kRoomOnDevice;
       if (now >= patience) break;
-      FutexWait(changes_, seq, patience);
+      sleep(patience);
     } else if (core_.slots().PushInProgress()) {
       sched_yield();  // that push may queue the op that all others wait for; if it does not, nobody wakes us
     } else {
@@ -69,12 +78,19 @@ void Admission::WaitForRoom(ThreadSlot& slot) {
     }
   }
   waiters_.fetch_sub(1, std::memory_order_relaxed);
+  core_.caller_pool().PassOn();
 }
 
 bool Admission::HostMayProgress() {
   bool possible = false;
   core_.pools().ForEach([&](const Pool& p) { possible |= p.index() != kCallerPool && !p.Quiet(); });
   return possible;
+}
+
+// All drives that had begun when the sums were equal had ended at the look between them.
+bool Admission::Driven() {
+  const uint64_t ended = core_.slots().DrivesEnded();
+  return core_.pool(kCallerPool).HasReady() || core_.slots().DrivesBegun() != ended;
 }
 
 void Admission::NoteEnd(ThreadSlot& slot, const Worker* worker) {

@@ -45,6 +45,8 @@ class Admission {
  private:
   void WaitForRoom(ThreadSlot& slot);
   bool HostMayProgress();
+  // Whether an op of the caller pool is queued, or runs on a thread that waits. Whoever ends that op then wakes the pushes that wait.
+  bool Driven();
 
   EngineCore& core_;
   std::atomic<Phase> phase_;

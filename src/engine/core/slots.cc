@@ -169,6 +169,18 @@ bool Slots::PushInProgress() {
   return found;
 }
 
+uint64_t Slots::DrivesBegun() {
+  uint64_t sum = 0;
+  ForEach([&](const ThreadSlot& s) { sum += s.drives_begun.Read(); });
+  return sum;
+}
+
+uint64_t Slots::DrivesEnded() {
+  uint64_t sum = 0;
+  ForEach([&](const ThreadSlot& s) { sum += s.drives_ended.Read(); });
+  return sum;
+}
+
 void Slots::AfterForkInChild() { Renew(*this, core_, ops_, vars_, completions_); }
 
 // Without the analysis of locks, because the lock is taken as long as the EndSlot lives. Until then the spare slot

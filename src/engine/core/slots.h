@@ -47,6 +47,8 @@ class Slots {
   uint64_t Pending() EXCLUDES(mu_);
   uint64_t Completed() EXCLUDES(mu_);
   bool PushInProgress() EXCLUDES(mu_);
+  uint64_t DrivesBegun() EXCLUDES(mu_);
+  uint64_t DrivesEnded() EXCLUDES(mu_);
   template <class F>
   void ForEach(F&& f) EXCLUDES(mu_) {
     MutexLock lock(mu_);

@@ -158,15 +158,28 @@ bool EngineCore::DriveOne(uint8_t* epoch) {
   if (t_frame) return false;
   ThreadSlot* const slot = slots_.MineOrNull();
   if (!slot) return false;  // there is no memory for a slot: the caller tries again later
-  OpRecord* op = pool(kCallerPool).TryTake();
+  // Counted before the take and behind what the op has queued, so that a push that waits for room finds the op in the queue or here.
+  const bool tries = pool(kCallerPool).HasReady();
+  if (tries) slot->drives_begun.AddRelease();
+  OpRecord* const op = tries ? pool(kCallerPool).TryTake() : nullptr;
   if (slot->drain_note) DeliverDrainNote(*slot, op);
-  if (!op) return false;
-  if (epoch) *epoch = op->extra.epoch;
-  const BodyScopes aside;  // mutant: body_under_the_scopes_of_who_waits
-  slot->keeps_drain_note = epoch != nullptr;
-  Execute(*slot, op, nullptr);
-  slot->keeps_drain_note = false;
-  return true;
+  if (!tries) return false;
+  if (op) {
+    if (epoch) *epoch = op->extra.epoch;
+    const uint32_t forks = Forks();
+    const BodyScopes aside;  // mutant: body_under_the_scopes_of_who_waits
+    slot->keeps_drain_note = epoch != nullptr;
+    Execute(*slot, op, nullptr);
+    if (Forks() != forks) [[unlikely]]  // in the child, where the slot is nobody's
+      return true;
+    slot->keeps_drain_note = false;
+  }
+  slot->drives_ended.AddRelease();
+  // Partner: the HeavyFence in WaitForRoom. If an op is queued, whoever takes it, or leaves it to another driver, comes by here, too.
+  LightFence();
+  if (admission_.Waiters() && !pool(kCallerPool).HasReady()) [[unlikely]]
+    admission_.Wake();  // mutant: driver_ends_in_silence
+  return op != nullptr;
 }
 
 }  // namespace engine::detail

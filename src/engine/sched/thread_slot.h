@@ -52,6 +52,8 @@ struct alignas(64) ThreadSlot {
   // By parity of the WaitAll epoch. AddRelease publishes that the ops are settled. Partner: the sums of Slots.
   OwnedCounter pushed[2];
   OwnedCounter completed[2];
+  // Of the ops of the caller pool that this thread has taken, or tried to. Partner: Admission::Driven.
+  OwnedCounter drives_begun, drives_ended;
   OwnedCounter skipped, inlined, merged, stolen, backpressure_waits;
   TraceRing trace;
   bool taken = false;  // under the lock of Slots
