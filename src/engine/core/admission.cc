@@ -53,7 +53,8 @@ void Admission::WaitForRoom(ThreadSlot& slot) {
     if (pending <= enough) break;
     const bool device_busy = core_.PollBusyFaster();
     const bool stopped = core_.Stopped();  // mutant: push_drives_while_stopped
-    if (!stopped && core_.DriveOne()) {
+    // Looks first, because an attempt wakes the pushes that wait, and this one is among them.
+    if (!stopped && core_.pool(kCallerPool).HasReady() && core_.DriveOne()) {
       if (Forks() != forks) [[unlikely]]  // in the child, where nobody waits here
         throw ForkedWhilePending(
             "an op that a push ran while it waited for room has forked; what it pushes happens in the parent");

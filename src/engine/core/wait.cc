@@ -159,21 +159,17 @@ bool EngineCore::DriveOne(uint8_t* epoch) {
   ThreadSlot* const slot = slots_.MineOrNull();
   if (!slot) return false;  // there is no memory for a slot: the caller tries again later
   // Counted before the take and behind what the op has queued, so that a push that waits for room finds the op in the queue or here.
-  const bool tries = pool(kCallerPool).HasReady();
-  if (tries) slot->drives_begun.AddRelease();
-  OpRecord* const op = tries ? pool(kCallerPool).TryTake() : nullptr;
+  slot->drives_begun.AddRelease();
+  OpRecord* const op = pool(kCallerPool).TryTake();
   if (slot->drain_note) DeliverDrainNote(*slot, op);
-  if (!tries) return false;
   if (op) {
     if (epoch) *epoch = op->extra.epoch;
-    const uint32_t forks = Forks();
     const BodyScopes aside;  // mutant: body_under_the_scopes_of_who_waits
     slot->keeps_drain_note = epoch != nullptr;
     Execute(*slot, op, nullptr);
-    if (Forks() != forks) [[unlikely]]  // in the child, where the slot is nobody's
-      return true;
     slot->keeps_drain_note = false;
   }
+  // In a child that was forked inside the body, the slot is nobody's, and nobody waits.
   slot->drives_ended.AddRelease();
   // Partner: the HeavyFence in WaitForRoom. If an op is queued, whoever takes it, or leaves it to another driver, comes by here, too.
   LightFence();
