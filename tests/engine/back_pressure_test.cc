@@ -48,6 +48,30 @@ TEST_P(BackPressureTest, PendingOpsStayNearTheSoftBoundWhileAnotherThreadRunsThe
   EXPECT_LE(most, 64u + 64u);  // as above
 }
 
+// As above, where that op waits for another op, and goes on.
+TEST_P(BackPressureTest, PendingOpsStayNearTheSoftBoundWhileAnotherThreadsOpWaits) {
+  Engine eng(Bounded(workers(), 64));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  std::atomic<bool> begun{false};
+  eng.Push({.updates = {a}}, [&] {
+    eng.Push({.updates = {b}}, [] {});
+    eng.Wait(b);
+    begun = true;
+    std::this_thread::sleep_for(50ms);
+  });
+  std::thread waiter([&] { eng.Wait(a); });
+  while (!begun) std::this_thread::yield();
+  uint64_t most = 0;
+  for (int i = 0; i < 500; ++i) {
+    eng.Push({.updates = {a}}, [] {});
+    const EngineStats s = eng.stats();
+    most = std::max(most, s.pushed - s.completed);
+  }
+  waiter.join();
+  eng.Wait(a);
+  EXPECT_LE(most, 64u + 64u);
+}
+
 // The op that another thread runs ends, and all others wait for one that is held.
 TEST_P(BackPressureTest, PushGoesOnWhenTheLastOpEndsOnAnotherThread) {
   Engine eng(Bounded(workers(), 16));
@@ -66,6 +90,29 @@ TEST_P(BackPressureTest, PushGoesOnWhenTheLastOpEndsOnAnotherThread) {
   waiter.join();
   held.Release();
   eng.Wait(a);
+  EXPECT_EQ(a.version(), 201u);
+}
+
+// An op that waits is not running: what it waits for may come behind this very push. Before its wait it ran, and behind it again.
+TEST_P(BackPressureTest, PushGoesOnWhenTheOpOnAnotherThreadWaits) {
+  Engine eng(Bounded(workers(), 16));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  HeldOp held = HoldWrite(eng, a), awaited = HoldWrite(eng, c);
+  const uint64_t waits = eng.stats().backpressure_waits;
+  std::atomic<bool> begun{false};
+  eng.Push({.updates = {b}}, [&] {
+    begun = true;
+    while (eng.stats().backpressure_waits == waits) std::this_thread::yield();
+    std::this_thread::sleep_for(20ms);
+    eng.Wait(c);
+  });
+  std::thread waiter([&] { eng.Wait(b); });
+  while (!begun) std::this_thread::yield();
+  for (int i = 0; i < 200; ++i) eng.Push({.updates = {a}}, [] {});
+  awaited.Release();
+  waiter.join();
+  held.Release();
+  eng.WaitAll();
   EXPECT_EQ(a.version(), 201u);
 }
 

@@ -53,17 +53,18 @@ void Admission::WaitForRoom(ThreadSlot& slot) {
     if (pending <= enough) break;
     const bool device_busy = core_.PollBusyFaster();
     const bool stopped = core_.Stopped();  // mutant: push_drives_while_stopped
-    // Looks first, because an attempt wakes the pushes that wait, and this one is among them.
+    // Looks first, because a run that ends wakes the pushes that wait, and this one is among them.
     if (!stopped && core_.pool(kCallerPool).HasReady() && core_.DriveOne()) {
       if (Forks() != forks) [[unlikely]]  // in the child, where nobody waits here
         throw ForkedWhilePending(
             "an op that a push ran while it waited for room has forked; what it pushes happens in the parent");
       continue;
     }
+    core_.EndOwnRun(slot);
     const auto sleep = [&](Clock::time_point until) {
       core_.caller_pool().Sleep({&changes_, true}, seq, until, !stopped);
     };
-    if (HostMayProgress() || (!stopped && Driven())) {  // mutant: driven_ops_are_overlooked
+    if (HostMayProgress() || (!stopped && OthersRun())) {  // mutant: driven_ops_are_overlooked
       sleep(kNever);
     } else if (device_busy) {
       // The device may run a collective that waits for its peers, and they may wait for what this push would bring. So
@@ -88,10 +89,10 @@ bool Admission::HostMayProgress() {
   return possible;
 }
 
-// All drives that had begun when the sums were equal had ended at the look between them.
-bool Admission::Driven() {
-  const uint64_t ended = core_.slots().DrivesEnded();
-  return core_.pool(kCallerPool).HasReady() || core_.slots().DrivesBegun() != ended;
+// What is even, and unchanged at the second look, was so at the look between them.
+bool Admission::OthersRun() {
+  const Slots::Runs runs = core_.slots().OwnRuns();
+  return runs.under_way || core_.pool(kCallerPool).HasReady() || core_.slots().OwnRuns().count != runs.count;
 }
 
 void Admission::NoteEnd(ThreadSlot& slot, const Worker* worker) {

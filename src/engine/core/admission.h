@@ -45,8 +45,8 @@ class Admission {
  private:
   void WaitForRoom(ThreadSlot& slot);
   bool HostMayProgress();
-  // Whether an op of the caller pool is queued, or runs on a thread that waits. Whoever ends that op then wakes the pushes that wait.
-  bool Driven();
+  // Whether an op runs that no worker's state tells of, or is queued for the caller pool. Its end then wakes the pushes that wait.
+  bool OthersRun();
 
   EngineCore& core_;
   std::atomic<Phase> phase_;

@@ -9,7 +9,9 @@ namespace engine::detail {
 bool CallerPool::HasReady() const { return core_.pool(kCallerPool).HasReady(); }
 
 void CallerPool::PassOn() {
-  if (used() && HasReady()) Wake();  // mutant: driver_leaves_in_silence
+  if (!used()) return;
+  if (ThreadSlot* const slot = core_.slots().MineOrNull()) core_.EndOwnRun(*slot);
+  if (HasReady()) Wake();  // mutant: driver_leaves_in_silence
 }
 
 bool CallerPool::Sleep(ParkedWaiter me, uint32_t expected, Clock::time_point deadline, bool drives) {

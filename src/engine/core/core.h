@@ -149,6 +149,10 @@ class EngineCore final : public PoolHost {
   // Runs one op of the caller pool on this thread. Does nothing inside an op, of whichever engine. `epoch` gets the
   // op's epoch parity, and WaitAll is notified of the op's end by the next call, or by DeliverDrainNote.
   bool DriveOne(uint8_t* epoch = nullptr);
+  // Around ops that no worker's state tells of (ThreadSlot::own_runs). DriveOne begins, and ends if it finds no op; so End follows
+  // where a driver leaves.
+  static void BeginOwnRun(ThreadSlot& slot);
+  void EndOwnRun(ThreadSlot& slot);
   // Waits until `word` is kDone; runs ops of the caller pool meanwhile, or sleeps. False at the deadline. `inside`: the
   // roles that a wait inside an op has lent; null outside.
   bool Park(std::atomic<uint32_t>& word, Clock::time_point deadline, LentRoles* inside);

@@ -4,7 +4,13 @@
 
 namespace engine::detail {
 
+LentRoles::LentRoles() {
+  for (const BodyFrame* f = t_frame; f; f = f->outer) PauseOwnRun(*f->core);
+}
+
 LentRoles::~LentRoles() {
+  for (BodyFrame* f = t_frame; f; f = f->outer)
+    if (std::exchange(f->paused, false) && Forks() == forks_) EngineCore::BeginOwnRun(f->core->Slot());
   while (EngineThread* driver = drivers_) {
     drivers_ = driver->next_lent;
     Threads::EndDriving(driver);
@@ -35,6 +41,16 @@ void LentRoles::LendOf(EngineCore& core) {
   drives |= !ours && core.caller_pool().used();
   if (drives) Keep(core.threads().StartDriver());
   LendWorker(core);
+  PauseOwnRun(core);
+}
+
+void LentRoles::PauseOwnRun(EngineCore& core) {
+  ThreadSlot* const slot = core.slots().MineOrNull();
+  if (!slot || slot->own_runs.Read() % 2 == 0) return;
+  core.EndOwnRun(*slot);
+  BodyFrame* frame = t_frame;
+  while (frame && frame->core != &core) frame = frame->outer;
+  if (frame) frame->paused = true;
 }
 
 void LentRoles::LendWorker(EngineCore& core) {
@@ -54,6 +70,7 @@ void LentRoles::LendWorker(EngineCore& core) {
   }
   slots.Remember(own);
   t_role_lent = true;
+  EngineCore::BeginOwnRun(*own);
   core.threads().PlayOn(*player, *role);
 }
 

@@ -16,7 +16,7 @@ namespace engine::detail {
 
 class LentRoles {
  public:
-  LentRoles() = default;
+  LentRoles();
   ~LentRoles();
   LentRoles(const LentRoles&) = delete;
   void Lend(EngineCore& awaited);
@@ -34,6 +34,11 @@ class LentRoles {
   void LendOf(EngineCore& core);
   void Keep(EngineThread* driver) { driver->next_lent = std::exchange(drivers_, driver); }
 
+  // Notes in the frames on this stack, and ends, what is an own run of this thread in that engine (ThreadSlot::own_runs). It goes on
+  // behind the wait.
+  static void PauseOwnRun(EngineCore& core);
+
+  const uint32_t forks_ = Forks();
   EngineThread* drivers_ = nullptr;  // linked by next_lent
   bool none_to_be_had_ = false;
 };

@@ -169,16 +169,14 @@ bool Slots::PushInProgress() {
   return found;
 }
 
-uint64_t Slots::DrivesBegun() {
-  uint64_t sum = 0;
-  ForEach([&](const ThreadSlot& s) { sum += s.drives_begun.Read(); });
-  return sum;
-}
-
-uint64_t Slots::DrivesEnded() {
-  uint64_t sum = 0;
-  ForEach([&](const ThreadSlot& s) { sum += s.drives_ended.Read(); });
-  return sum;
+Slots::Runs Slots::OwnRuns() {
+  Runs all;
+  ForEach([&](const ThreadSlot& s) {
+    const uint64_t runs = s.own_runs.Read();
+    all.count += runs;
+    all.under_way |= runs % 2 != 0;
+  });
+  return all;
 }
 
 void Slots::AfterForkInChild() { Renew(*this, core_, ops_, vars_, completions_); }

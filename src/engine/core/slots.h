@@ -47,8 +47,12 @@ class Slots {
   uint64_t Pending() EXCLUDES(mu_);
   uint64_t Completed() EXCLUDES(mu_);
   bool PushInProgress() EXCLUDES(mu_);
-  uint64_t DrivesBegun() EXCLUDES(mu_);
-  uint64_t DrivesEnded() EXCLUDES(mu_);
+  // Of ThreadSlot::own_runs. `count` changes when one begins or ends.
+  struct Runs {
+    uint64_t count = 0;
+    bool under_way = false;
+  };
+  Runs OwnRuns() EXCLUDES(mu_);
   template <class F>
   void ForEach(F&& f) EXCLUDES(mu_) {
     MutexLock lock(mu_);

@@ -158,24 +158,31 @@ bool EngineCore::DriveOne(uint8_t* epoch) {
   if (t_frame) return false;
   ThreadSlot* const slot = slots_.MineOrNull();
   if (!slot) return false;  // there is no memory for a slot: the caller tries again later
-  // Counted before the take and behind what the op has queued, so that a push that waits for room finds the op in the queue or here.
-  slot->drives_begun.AddRelease();
+  BeginOwnRun(*slot);  // before the take, so that a push that waits for room finds the op in the queue or its driver
   OpRecord* const op = pool(kCallerPool).TryTake();
   if (slot->drain_note) DeliverDrainNote(*slot, op);
-  if (op) {
-    if (epoch) *epoch = op->extra.epoch;
-    const BodyScopes aside;  // mutant: body_under_the_scopes_of_who_waits
-    slot->keeps_drain_note = epoch != nullptr;
-    Execute(*slot, op, nullptr);
-    slot->keeps_drain_note = false;
+  if (!op) {
+    EndOwnRun(*slot);
+    return false;
   }
-  // In a child that was forked inside the body, the slot is nobody's, and nobody waits.
-  slot->drives_ended.AddRelease();
-  // Partner: the HeavyFence in WaitForRoom. If an op is queued, whoever takes it, or leaves it to another driver, comes by here, too.
+  if (epoch) *epoch = op->extra.epoch;
+  const BodyScopes aside;  // mutant: body_under_the_scopes_of_who_waits
+  slot->keeps_drain_note = epoch != nullptr;
+  Execute(*slot, op, nullptr);
+  slot->keeps_drain_note = false;
+  return true;
+}
+
+void EngineCore::BeginOwnRun(ThreadSlot& slot) {
+  if (slot.own_runs.Read() % 2 == 0) slot.own_runs.AddRelease();
+}
+
+void EngineCore::EndOwnRun(ThreadSlot& slot) {
+  if (slot.own_runs.Read() % 2 == 0) return;
+  slot.own_runs.AddRelease();
+  // Partner: the HeavyFence in WaitForRoom. If an op is queued, whoever drives it comes by here, too.
   LightFence();
-  if (admission_.Waiters() && !pool(kCallerPool).HasReady()) [[unlikely]]
-    admission_.Wake();  // mutant: driver_ends_in_silence
-  return op != nullptr;
+  if (admission_.Waiters() && !pool(kCallerPool).HasReady()) admission_.Wake();  // mutant: driver_ends_in_silence
 }
 
 }  // namespace engine::detail

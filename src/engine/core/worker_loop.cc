@@ -80,6 +80,7 @@ bool Threads::PlayRole(EngineThread& thread, Worker& worker) {
   const bool lent = std::exchange(t_role_lent, false);
   if (Forks() != forks) return false;  // in the child: role and slot are the parent's
   if (lent) {
+    core_.EndOwnRun(core_.Slot());
     core_.slots().Return(&core_.Slot());
   } else {
     core_.DeliverDrainNote(*worker.slot, nullptr);

@@ -52,8 +52,9 @@ struct alignas(64) ThreadSlot {
   // By parity of the WaitAll epoch. AddRelease publishes that the ops are settled. Partner: the sums of Slots.
   OwnedCounter pushed[2];
   OwnedCounter completed[2];
-  // Of the ops of the caller pool that this thread has taken, or tried to. Partner: Admission::Driven.
-  OwnedCounter drives_begun, drives_ended;
+  // Odd: this thread runs ops that no worker's state tells of. It drives the caller pool, from its first op there until it finds none or
+  // leaves; or its op has lent the worker's role. Even in a wait inside the op. Partner: Admission::OthersRun.
+  OwnedCounter own_runs;
   OwnedCounter skipped, inlined, merged, stolen, backpressure_waits;
   TraceRing trace;
   bool taken = false;  // under the lock of Slots
@@ -83,6 +84,7 @@ struct BodyFrame {
   BodyFrame* outer;
   Stream stream = {};            // the stream on which the body is captured; null: the stream of its lane
   NodeUpdate* update = nullptr;  // the body says what its node is to do, and issues nothing
+  bool paused = false;           // an own run of this thread, which waits inside the op (LentRoles)
   bool over = false;             // no body: the closure of an op that is skipped, or has ended, is being destroyed
 };
 extern thread_local constinit BodyFrame* t_frame;
