@@ -9,7 +9,7 @@ LOGS=$TREES/logs
 CLANG=(-DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16)
 CHECKS='format includes limits tables practice environment headers c_header cuda thread_safety build kit checker docs wheel instructions
 warnings_clang warnings_gcc asan tsan fuzz soak oracle python_fuzz'
-BY_NAME_ONLY='stalls mxnet'  # too long to be among all, or with a download
+BY_NAME_ONLY='stalls jitter mxnet'  # too long to be among all, or with a download
 
 # What the result line says behind the time. A check sets it.
 NOTE=
@@ -333,6 +333,19 @@ check_stalls() {
     STALLS_ONLY=/tests/ STALLS_EVERY=${round% *} STALLS_LONGEST=${round#* } LD_PRELOAD=$PWD/$TREES/libstalls.so \
       ctest_part -j $((JOBS * 3)) --schedule-random -LE soak -E '^(kit|install|oracle|mutants|checker|stress)|^conformance_on_model|Random|Serializable' || return 1
   done
+}
+
+# The C++ tests while the engine's threads sleep now and then where others may overtake them (src/engine/base/jitter.h).
+check_jitter() {
+  need "$NEEDS_BUILD" "$NEEDS_TESTS" || return $NOT_RUN
+  configure "$TREES/jitter" -DENGINE_BUILD_TESTS=ON -DENGINE_JITTER=ON \
+    "-DENGINE_TEST_FOLDERS=engine;device;plan;bulk;costmodel;stage;c_api;mxnet;conformance;gpu_counters" &&
+    cmake --build "$TREES/jitter" -j "$JOBS" || return 1
+  local log=$LOGS/jitter.ctest
+  ctest --test-dir "$TREES/jitter" --output-on-failure --no-tests=error -LE 'soak|oracle' -j $((JOBS * 4)) | tee "$log"
+  local status=${PIPESTATUS[0]}
+  NOTE=$(grep 'tests passed' "$log")
+  return "$status"
 }
 
 # Our tests of the drop-in, with MXNet's wheel, which is downloaded. Its own tests: ./run mxnet-tests.

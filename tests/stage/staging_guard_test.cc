@@ -377,7 +377,7 @@ TEST(StagingGuardTest, OtherWorkOnTheMachineIsTakenForNeitherWay) {
 
 // What a stage must gain to be kept, whatever the noise.
 TEST(StagingGuardTest, NoStageIsKeptThatIsSlower) {
-  if (kSanitized) GTEST_SKIP() << "hundreds of programs like those of the other tests";
+  if (kSanitized || kJittered) GTEST_SKIP() << "hundreds of programs like those of the other tests";
   Random random(kSeed + 15);
   constexpr int kRuns = 400;
   for (const double noise : {0.02, 0.05, 0.1, 0.2}) {

@@ -28,4 +28,10 @@ inline constexpr bool kUnderAsan = true;
 inline constexpr bool kUnderAsan = false;
 #endif
 inline constexpr bool kSanitized = kUnderTsan || kUnderAsan;
+// Whether the engine's threads sleep now and then (base/jitter.h), which makes an op a thousand times slower.
+#ifdef ENGINE_JITTER
+inline constexpr bool kJittered = true;
+#else
+inline constexpr bool kJittered = false;
+#endif
 }  // namespace engine::test

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <mutex>
 
+#include "base/jitter.h"
 #include "base/tuning.h"
 #include "engine/timeout.h"
 
@@ -43,8 +44,14 @@ inline void Pause() noexcept {
 
 class CAPABILITY("mutex") Mutex {
  public:
-  void Lock() ACQUIRE() { mu_.lock(); }
-  void Unlock() RELEASE() { mu_.unlock(); }
+  void Lock() ACQUIRE() {
+    Jitter();
+    mu_.lock();
+  }
+  void Unlock() RELEASE() {
+    mu_.unlock();
+    Jitter();
+  }
   // For sections of some nanoseconds: whoever has the lock drops it before this thread could have fallen asleep.
   void LockSoon() ACQUIRE() {
     for (uint32_t i = 0; i < tuning::kLockPauses; ++i) {
@@ -122,11 +129,14 @@ inline void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, Clock::tim
     ts.tv_nsec = ns % 1'000'000'000;
     timeout = &ts;
   }
+  Jitter();
   // WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, which is steady_clock on Linux.
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_BITSET_PRIVATE, expected, timeout, nullptr,
           FUTEX_BITSET_MATCH_ANY);
+  Jitter();
 }
 inline void FutexWake(std::atomic<uint32_t>& word, int count) {
+  Jitter();
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 inline constexpr int kEveryone = 0x7fffffff;

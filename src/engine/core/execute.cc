@@ -39,7 +39,9 @@ void EngineCore::RecycleOther(OpRecord* op) {
 // Called at the end of an op of this epoch: starts what it released, and notifies WaitAll and pushes that wait for
 // room.
 ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker) {
+  Jitter();
   slot.completed[epoch].AddRelease();
+  Jitter();
   OpRecord* const next = pass.ready ? Dispatch(pass, worker) : nullptr;
   // Partner: the HeavyFence of a waiter, behind its announcement (epochs.h, admission.cc).
   LightFence();
@@ -93,6 +95,7 @@ OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error,
 
 OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
   CheckState(op, Bit(OpState::kReady), "an op starts that is not ready");
+  Jitter();
   op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
   if ((op->extra.flags & (kScoped | kAsyncOp | kOwnWay)) | poisoned_.load(std::memory_order_relaxed) |
       tracing_.load(std::memory_order_relaxed) | has_devices_.load(std::memory_order_relaxed)) [[unlikely]]

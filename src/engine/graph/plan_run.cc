@@ -336,9 +336,11 @@ OpRecord* Runs::Finish(ThreadSlot& slot, RunState& run, Worker* worker) {
   const uint8_t epoch = op->extra.epoch;
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   Pass pass{&slot};
+  Jitter();
   Protocol::CompleteOne(pass, op, done);
   Protocol::DropPins(pass, op, 1);
   if (run.waiter.load(std::memory_order_seq_cst)) Unpark(run);
+  Jitter();
   Drop(run);  // before the run is counted as ended, so that the plan's frames are free after a drain
   return core_.CountEnd(slot, pass, epoch, worker);
 }
