@@ -184,7 +184,7 @@ void World::Run() {
   // Handles of operators and of plans are dropped at different times.
   if (seed_ & 1) operators_.clear();
   // Bodies and destructors of ops that are still pending may start plans.
-  if ((seed_ & 2) && !Has(kNest | kDestructorsPush)) plans_.clear();
+  if ((seed_ & 2) && !Has(kNest | kPushInPieces | kDestructorsPush)) plans_.clear();
   End();
   completer_.Finish();
   log_.EngineGone(Has(kLateCompletion));

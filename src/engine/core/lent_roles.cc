@@ -9,7 +9,7 @@ LentRoles::LentRoles() {
 }
 
 LentRoles::~LentRoles() {
-  for (BodyFrame* f = t_frame; f; f = f->outer)
+  for (BodyFrame* f = t_in_piece ? nullptr : t_frame; f; f = f->outer)
     if (std::exchange(f->paused, false) && Forks() == forks_) EngineCore::BeginOwnRun(f->core->Slot());
   while (EngineThread* driver = drivers_) {
     drivers_ = driver->next_lent;
@@ -45,6 +45,7 @@ void LentRoles::LendOf(EngineCore& core) {
 }
 
 void LentRoles::PauseOwnRun(EngineCore& core) {
+  if (t_in_piece) return;  // the frames are the op's thread's
   ThreadSlot* const slot = core.slots().MineOrNull();
   if (!slot || slot->own_runs.Read() % 2 == 0) return;
   core.EndOwnRun(*slot);

@@ -186,7 +186,8 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
     Drop(*run);
     throw;
   }
-  if (!stamp.raise_at_push) return run;
+  // A piece of ParallelFor may not wait, and nothing was run there; another thread may have run it meanwhile.
+  if (!stamp.raise_at_push || t_in_piece) return run;
   try {
     if (Protocol::Settled(run->done.core())) core_.Wait(run->done, EngineCore::WaitKind::kRead, kNever, site);
   } catch (...) {
