@@ -165,6 +165,23 @@ TEST_P(PoolsTest, OpsThatPushTheirLikeKeepNobodyOut) {
   stop = true;
 }
 
+// What a worker that is awake alone takes beside another op lies below all that the other one pushes.
+TEST_P(PoolsTest, AnOpThatIsTakenBesideAnotherHasItsTurn) {
+  if (workers() == 0) GTEST_SKIP() << "nobody runs them but waits";
+  Engine eng(Quiet(workers()));
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<bool> stop{false}, ran{false};
+    std::function<void()> again = [&] {
+      if (!stop) eng.Push({}, again);
+    };
+    for (int i = 0; i < 4 * workers(); ++i) eng.Push({}, again);
+    eng.Push({}, [&] { ran = true; });
+    while (!ran) std::this_thread::yield();
+    stop = true;
+    eng.WaitAll();
+  }
+}
+
 TEST(PoolsRefusalTest, UnknownPlacesAreRefused) {
   EngineOptions o = Quiet(1);
   o.pools = {{.name = "here"}};

@@ -94,9 +94,15 @@ OpRecord* Pool::TakeFromWorkers(Worker& worker, int level) {
 }
 
 OpRecord* Pool::FindAtLevel(Worker& worker, int level, bool fair) {
-  if (fair)
+  ReadyQueue* const own = worker.slot->queues[index_].get();
+  if (fair) {
+    // Every other time, because what TakeShared has taken beside another op lies below all that our ops push; nobody steals it if the
+    // other workers sleep. A pool's only worker takes none beside another.
+    if (own && workers_.size() > 1 && (worker.oldest_first = !worker.oldest_first))
+      if (OpRecord* op = own->level[level].Steal()) return op;
     if (OpRecord* op = TakeShared(worker, level)) return op;
-  if (ReadyQueue* own = worker.slot->queues[index_].get())
+  }
+  if (own)
     if (OpRecord* op = own->level[level].Pop()) return op;
   if (!fair)
     if (OpRecord* op = TakeShared(worker, level)) return op;

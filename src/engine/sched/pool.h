@@ -38,6 +38,7 @@ struct alignas(64) Worker {
   std::string name;                        // "cpu/0"
   bool played = false;                     // some thread plays it; under the lock of Pools
   uint32_t turn = 0;                       // where its next look for ops starts
+  bool oldest_first = false;               // whether its last fair look began with its own queue
   bool doubts = false;                     // the last mean was not tiny, so the next one decides whether ops still are
   std::chrono::nanoseconds searched{0};    // time spent searching since the last mean; it counts for no op
   struct DeviceLane* last_lane = nullptr;  // for a worker that issues to a device: the lane to which it issued last
