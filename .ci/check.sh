@@ -238,15 +238,15 @@ check_python_fuzz() {
   return "$status"
 }
 
-# Random programs, in the trees of the tests and of the sanitizers; by name ten minutes in each, and in one with the engine's own
-# assertions alone; among all checks less than one.
+# Random programs, in the trees of the tests and of the sanitizers; by name ten minutes in each, in one with the engine's own
+# assertions alone and in one with jitter; among all checks less than one.
 check_oracle() {
   need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" || return $NOT_RUN
   local seconds=$ORACLE_SECONDS seed=$ORACLE_SEED fixed=() trees=() name status=0
   setarch -R true 2>/dev/null && fixed=(setarch -R)
   local run_in=("$BUILD" "$TREES/asan" "$TREES/tsan")
   build_tested && asan_tree && tsan_tree || return 1
-  [ "$BY_NAME" != oracle ] || { oracle_tree_asserts && run_in+=("$TREES/asserts") || return 1; }
+  [ "$BY_NAME" != oracle ] || { oracle_tree asserts && oracle_tree jitter && run_in+=("$TREES/asserts" "$TREES/jitter") || return 1; }
   # Side by side: a program waits for most of its time.
   local running=()
   for name in "${run_in[@]}"; do
@@ -338,9 +338,7 @@ check_stalls() {
 # The C++ tests while the engine's threads sleep now and then where others may overtake them (src/engine/base/jitter.h).
 check_jitter() {
   need "$NEEDS_BUILD" "$NEEDS_TESTS" || return $NOT_RUN
-  configure "$TREES/jitter" -DENGINE_BUILD_TESTS=ON -DENGINE_JITTER=ON \
-    "-DENGINE_TEST_FOLDERS=engine;device;plan;bulk;costmodel;stage;c_api;mxnet;conformance;gpu_counters" &&
-    cmake --build "$TREES/jitter" -j "$JOBS" || return 1
+  jitter_tree && cmake --build "$TREES/jitter" -j "$JOBS" || return 1
   local log=$LOGS/jitter.ctest
   ctest --test-dir "$TREES/jitter" --output-on-failure --no-tests=error -LE 'soak|oracle' -j $((JOBS * 4)) | tee "$log"
   local status=${PIPESTATUS[0]}

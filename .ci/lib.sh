@@ -186,11 +186,20 @@ build_tested() {
     -DENGINE_SANITIZE= -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" && cmake --build "$BUILD" -j "$JOBS"
 }
 
-# The oracle with the engine's own assertions, in build-check/asserts.
-oracle_tree_asserts() {
+# The tree whose threads sleep now and then where others may overtake them (src/engine/base/jitter.h), with the engine's own assertions.
+jitter_tree() {
   mkdir -p build-check
-  configure build-check/asserts -DENGINE_BUILD_TESTS=ON -DENGINE_TEST_FOLDERS=oracle -DENGINE_ASSERTS=ON &&
-    cmake --build build-check/asserts -j "$JOBS" --target oracle
+  configure build-check/jitter -DENGINE_BUILD_TESTS=ON -DENGINE_JITTER=ON -DENGINE_ASSERTS=ON \
+    "-DENGINE_TEST_FOLDERS=engine;device;plan;bulk;costmodel;stage;oracle;c_api;mxnet;conformance;gpu_counters"
+}
+
+# oracle_tree TREE: the oracle in build-check/TREE: asserts, which has the engine's own assertions, or jitter.
+oracle_tree() {
+  mkdir -p build-check
+  case $1 in
+    asserts) configure build-check/asserts -DENGINE_BUILD_TESTS=ON -DENGINE_TEST_FOLDERS=oracle -DENGINE_ASSERTS=ON ;;
+    jitter) jitter_tree ;;
+  esac && cmake --build "build-check/$1" -j "$JOBS" --target oracle
 }
 
 # with_engine COMMAND...: with the built Python package on the path.

@@ -9,6 +9,16 @@
 
 namespace engine::oracle {
 
+namespace {
+
+// What a shutdown makes of collectives: World::CollectivesMain aborts them, and so does NewCommunicators whose second rank came too late.
+bool OfShutdown(const Error& cause) {
+  return strstr(cause.what(), "the engine is shut down") ||
+         strstr(cause.what(), "could not be made: push after shutdown");
+}
+
+}  // namespace
+
 int64_t ErrorLog::RootOf(const OpError& error) {
   try {
     error.RethrowCause();
@@ -26,8 +36,7 @@ int64_t ErrorLog::RootOf(const OpError& error) {
   } catch (const std::bad_alloc&) {
     if (!refusals_) Complain("bad_alloc in %s", error.op().c_str());
   } catch (const CommunicatorError& e) {
-    if (!failing_collectives_ && !strstr(e.what(), "the engine is shut down"))
-      Complain("an unknown cause: %s", e.what());
+    if (!failing_collectives_ && !OfShutdown(e)) Complain("an unknown cause: %s", e.what());
     return kOther;
   } catch (const Error& e) {
     if (strstr(e.what(), "further errors")) {
@@ -35,8 +44,7 @@ int64_t ErrorLog::RootOf(const OpError& error) {
       return kFurther;
     }
     const bool refused = refusals_ && strstr(e.what(), "the system refused");
-    if (!refused && !strstr(e.what(), "the engine is shut down"))  // with which a shutdown aborts collectives
-      Complain("an unknown cause: %s", e.what());
+    if (!refused && !OfShutdown(e)) Complain("an unknown cause: %s", e.what());
     if (!refused) return kOther;
   } catch (const std::exception& e) {
     Complain("an unknown cause: %s", e.what());
