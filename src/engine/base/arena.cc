@@ -234,13 +234,14 @@ void Arena::Enlarge(uint32_t cls, Magazine*& held, uint32_t n) {
   }
 }
 
-void Arena::ForEachBlock(uint32_t from, uint32_t to, const std::function<void(void*)>& visit) {
+void Arena::ForEachBlock(uint32_t from, uint32_t to, const std::function<void(void*, uint32_t)>& visit) {
   MutexLock lock(mu_);
   const auto wanted = [=](uint32_t cls) { return from <= cls && cls < to; };
   for (const Slab& slab : slabs_)
-    for (uint32_t i = 0; wanted(slab.cls) && i < slab.blocks; ++i) visit(slab.memory + BlockBytes(slab.cls) * i);
+    for (uint32_t i = 0; wanted(slab.cls) && i < slab.blocks; ++i)
+      visit(slab.memory + BlockBytes(slab.cls) * i, slab.cls);
   for (const LargeBlock& large : large_)
-    if (wanted(large.cls)) visit(large.block);  // mutant: large_blocks_unlisted
+    if (wanted(large.cls)) visit(large.block, large.cls);  // mutant: large_blocks_unlisted
 }
 
 BlockCache::Loaded& BlockCache::Known(uint32_t cls) {

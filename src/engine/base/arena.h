@@ -79,9 +79,9 @@ class Arena {
   void* TakeLarge(size_t bytes, uint32_t* cls) EXCLUDES(mu_);
   void ReturnLarge(uint32_t cls, void* block) EXCLUDES(mu_);
 
-  // Visits every block of the classes [from, to) that was ever made, in use or not; the caller must know which are in
-  // use.
-  void ForEachBlock(uint32_t from, uint32_t to, const std::function<void(void*)>& visit) EXCLUDES(mu_);
+  // Visits every block of the classes [from, to) that was ever made, in use or not, with its class; the caller must know
+  // which are in use.
+  void ForEachBlock(uint32_t from, uint32_t to, const std::function<void(void*, uint32_t)>& visit) EXCLUDES(mu_);
   void LockForFork() ACQUIRE(mu_) { mu_.Lock(); }
   void UnlockForFork() RELEASE(mu_) { mu_.Unlock(); }
 

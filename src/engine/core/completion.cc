@@ -131,7 +131,7 @@ void EngineCore::ReportLate(const char* op, Site site, std::exception_ptr cause)
 // Used by one thread at a time (change_mu_). Allocates nothing.
 void EngineCore::ForPendingCompletions(bool held, const std::function<void(CompletionState*)>& visit) {
   CompletionState* found = nullptr;
-  completions_.ForEachBlock(kCompletionClass, kEndOfClasses, [&](void* block) {
+  completions_.ForEachBlock(kCompletionClass, kEndOfClasses, [&](void* block, uint32_t) {
     auto* state = static_cast<CompletionState*>(block);
     if (state->TryRetain()) state->next = std::exchange(found, state);
   });

@@ -21,17 +21,18 @@ void Put(std::ostream& out, const PendingOp& op) {
   out << "'" << (*op.name ? op.name : "unnamed") << "' (" << op.site.file << ":" << op.site.line << ")";
 }
 
-// Copies what the block says of its op. False: the block had no pending op at the first look or at the last. While the
-// gate is closed no op becomes pending. An op may end meanwhile, and its block be filled for a push that waits at the
-// gate, but then its state is kFree at the last look and the copy is not used. (Formally a data race, as in a sequence
-// lock.)
-bool CopyPending(OpRecord* op, PendingOp* copy) {
+// Copies what the block, which is of class `cls`, says of its op. False: the block had no pending op at the first look or
+// at the last. While the gate is closed no op becomes pending. An op may end meanwhile, and its block be poisoned, or
+// filled for a push that waits at the gate, but then its state is kFree at the last look and the copy is not used. So
+// nothing may depend on what is read between the looks. (Formally a data race, as in a sequence lock.)
+bool CopyPending(OpRecord* op, uint32_t cls, PendingOp* copy) {
   copy->state = op->extra.state.load(std::memory_order_acquire);
   if (copy->state == OpState::kFree) return false;
   copy->name = op->extra.name;
   copy->kind = op->extra.kind;
   copy->site = op->site();
-  const size_t room = op->extra.size_class ? (BlockBytes(op->extra.size_class) - sizeof(OpRecord)) / sizeof(Access) : 0;
+  Jitter();
+  const size_t room = (BlockBytes(cls) - sizeof(OpRecord)) / sizeof(Access);
   const size_t n = std::min<size_t>(op->n_access, room);
   copy->vars.clear();
   for (size_t i = 0; i < n; ++i) copy->vars.push_back(op->accesses()[i].var);
@@ -64,8 +65,8 @@ std::string EngineCore::DescribePending() {
   gate_.Close(slots_);
   PendingOp copy;
   try {
-    ops_.ForEachBlock(kFirstOpClass, kEndOfClasses, [&](void* block) {
-      if (CopyPending(static_cast<OpRecord*>(block), &copy)) pending.push_back(copy);
+    ops_.ForEachBlock(kFirstOpClass, kEndOfClasses, [&](void* block, uint32_t cls) {
+      if (CopyPending(static_cast<OpRecord*>(block), cls, &copy)) pending.push_back(copy);
     });
   } catch (...) {  // there is no memory: the gate must not stay closed
     gate_.Open();

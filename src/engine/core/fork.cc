@@ -135,7 +135,7 @@ void EngineCore::ForgetPoisonAfterFork(VarCore* var) {
 std::vector<VarCore*> EngineCore::PoisonPendingAfterFork() {
   ErrorRecord* error = nullptr;
   std::vector<VarCore*> deleted;
-  vars_.ForEachBlock(kVarClass, kVarClass + 1, [&](void* block) {
+  vars_.ForEachBlock(kVarClass, kVarClass + 1, [&](void* block, uint32_t) {
     auto* var = static_cast<VarCore*>(block);
     if (var->pusher.core != this) return;
     const uint64_t pushed = var->pushed.load(std::memory_order_relaxed);

@@ -225,7 +225,7 @@ void OpChains::FreeOwner(ChainOwner* owner) {
 // The ops that the chains held are lost, as everything else that was pending.
 void OpChains::AfterForkInChild(Arena& vars) {
   mu_.Unlock();
-  vars.ForEachBlock(kChainClass, kChainClass + 1, [&](void* block) {
+  vars.ForEachBlock(kChainClass, kChainClass + 1, [&](void* block, uint32_t) {
     auto* chain = static_cast<OpChain*>(block);
     chain->lock.store(0, std::memory_order_relaxed);
     chain->open.store(false, std::memory_order_relaxed);
