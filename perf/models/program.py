@@ -138,9 +138,8 @@ class Program:
                 report = feed.stage.report
                 if not report["decided"] or not chosen(feed.trainer.train):
                     self.before[model, way] = report["comparisons"]
-                # A stage that was kept is compared once more at once.
-                compared = report["comparisons"] > self.before.get((model, way), 0) + report["on"]
-                decided = report["decided"] and (compared or not report["levels"])
+                compared = report["comparisons"] > self.before.get((model, way), 0)
+                decided = report["decided"] and (compared and report["sure"] or not report["levels"])
         return {"settled": decided and chosen(feed.trainer.train)}
 
     def input(self, model: str, way: str, n: int) -> dict:

@@ -137,8 +137,11 @@ nb::dict Report(const engine::SmartStageReport& report) {
   REPORT(whole_seconds);
   REPORT(measured_staged_seconds);
   REPORT(measured_whole_seconds);
+  REPORT(gain);
+  REPORT(gain_error);
   REPORT(comparisons);
   REPORT(decided);
+  REPORT(sure);
   REPORT(on);
 #undef REPORT
   out["text"] = report.text.c_str();

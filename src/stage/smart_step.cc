@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -42,11 +43,12 @@ double Mean(const std::vector<double>& samples) {
   return samples.empty() ? 0 : sum / static_cast<double>(samples.size());
 }
 
-std::string Millis(double seconds) {
+std::string Text(const char* format, double number) {
   char text[40];
-  std::snprintf(text, sizeof text, "%.4g ms", seconds * 1e3);
+  std::snprintf(text, sizeof text, format, number);
   return text;
 }
+std::string Millis(double seconds) { return Text("%.4g ms", seconds * 1e3); }
 
 }  // namespace
 
@@ -445,6 +447,9 @@ SmartStageReport SmartStep::Report() const {
   out.measured_whole_seconds = s.guard->whole_seconds();
   out.measured_staged_seconds = s.guard->staged_seconds();
   out.comparisons = s.guard->comparisons();
+  out.gain = std::expm1(s.guard->gain().gain);
+  out.gain_error = s.guard->gain().error;
+  out.sure = s.guard->sure();
   const double whole = out.measured_whole_seconds, staged = out.measured_staged_seconds;
   if (s.options.guard_steps == 0) {
     out.text += "staged without a guard: nothing was compared\n";
@@ -455,9 +460,12 @@ SmartStageReport SmartStep::Report() const {
     out.text += "\n";
   } else {
     const std::string times = std::to_string(out.comparisons) + (out.comparisons == 1 ? " time" : " times");
-    out.text += "measured " + Millis(staged) + " a step staged, " + Millis(whole) + " whole, compared " + times + ": " +
-                (out.on ? "steps are staged" : "no clear gain, steps run whole") +
-                "; two percent of the steps go on comparing\n";
+    out.text += "measured " + Millis(staged) + " a step staged, " + Millis(whole) + " whole, compared " + times +
+                ": staged steps are " + Text("%.1f", std::abs(out.gain) * 100) + " % " +
+                (out.gain < 0 ? "slower" : "faster") + ", with an error of " + Text("%.1f", out.gain_error * 100) +
+                " %; " + (out.on ? "steps are staged" : "no clear gain, steps run whole") + "; " +
+                (out.sure ? "comparing goes on with half a percent of the time\n"
+                          : "that is not sure, and compared again soon\n");
   }
   return out;
 }

@@ -2,10 +2,14 @@
 //
 // It compares in blocks: some steps as they run now, some the other way, some as they run now again, so that a machine that
 // gets slower or faster meanwhile favours neither. It begins with whole steps, and a stage must be faster beyond doubt, and by
-// two percent, to be kept: a tie goes to whole steps. The first comparison has `steps` steps, or fewer where a few leave no
-// doubt. It goes on comparing for ever, so that a decision that was wrong, or is no longer right, is undone: again
-// whenever two percent of the steps since the first decision are as many as run the other way for it. What the last
-// comparisons measured is put together; what the newest one refutes is forgotten.
+// two percent, to be opened: a tie goes to whole steps. It is kept while steps are faster with it. The first comparison has
+// `steps` steps, or fewer where a few leave no doubt.
+//
+// It goes on comparing for ever, so that a decision that was wrong, or is no longer right, is undone. That may cost half a
+// percent of the time. A step that runs the other way costs what it takes longer by, as far as that is known: little, where
+// the two ways differ by little. So what the first comparison could not tell is compared again soon; what is sure is compared
+// as if a step of the other way cost a quarter of a step at least. What the last comparisons measured is put together; what
+// the newest one refutes is forgotten.
 //
 // A stage that is tried reads ahead beside its first step, which does not count, and uses that up: too little is read beside
 // those that count. So a stage that a trial has opened is compared once more at once, in steps of a stage that runs on. It
@@ -61,11 +65,18 @@ class StagingGuard {
   // Grows when anything that it says changes.
   uint64_t changes() const { return changes_; }
   uint64_t comparisons() const { return comparisons_; }
+  // What the comparisons say together: the logarithm of how many times as fast steps are staged, and its standard error.
+  struct Gain {
+    double gain = 0, error = 0;
+  };
+  Gain gain() const { return gain_; }
+  // Whether no doubt is left: a stage pays, or it does not.
+  bool sure() const { return decided_ && !tried_ && Sure(gain_); }
 
   // Whether it is time to compare again.
   bool due() const {
-    return phase_ == kRest &&
-           (!decided_ || tried_ || (!window_.empty() && saved_ >= static_cast<double>(cost_[staged_ ? 0 : 1])));
+    return phase_ == kRest && (!decided_ || tried_ ||
+                               (!window_.empty() && saved_ >= price_ * static_cast<double>(cost_[staged_ ? 0 : 1])));
   }
   // Begins a comparison.
   void Begin() {
@@ -86,12 +97,9 @@ class StagingGuard {
   }
   // A step was started `now` that was asked for at `asked`, and that its block, if it has one, expected; its caller took `got` seconds to get its item.
   void Started(Ran ran, double asked, double now, double got = 0) {
-    if (decided_) saved_ += kShare;
+    if (decided_) saved_ += kShare - ((ran != Ran::kWhole) != staged_ ? price_ : 0);
     if (tried_ && ran != Ran::kWhole) trying_ += 1;
-    StepBlock* block = BlockOf(ran);
-    if (!block) return;
-    block->Started(asked, now, got, ran == Ran::kDrained);
-    if (block->staged() != staged_ && decided_) saved_ -= 1;
+    if (StepBlock* block = BlockOf(ran)) block->Started(asked, now, got, ran == Ran::kDrained);
   }
   // More steps may have ended: on() may change, so this is called before a step begins. `begun`: how many items the stage has
   // begun that were not taken.
@@ -115,16 +123,18 @@ class StagingGuard {
   enum Phase : uint8_t { kRest, kBefore, kOther, kAfter };
 
   static constexpr double kWorth = 0.02;  // what is gained at least, or a stage is not worth its threads and its memory
-  static constexpr double kShare = 0.02;  // of all steps run the other way
-  // Standard errors: to stage after the first comparison, to go on so, and to stage after later ones, which are many.
-  static constexpr double kFirst = 1.7, kKeep = 2, kLater = 2.5;
+  static constexpr double kShare = 0.005;  // of the time goes into comparing
+  // What a step that runs the other way costs at least, in steps: when all is sure, and while there is doubt.
+  static constexpr double kSure = 0.25, kDoubtful = 0.01;
+  // Standard errors: to stage after the first comparison, and after later ones, which are many.
+  static constexpr double kFirst = 1.7, kLater = 2.5;
   static constexpr double kRefuted = 3;     // standard errors
   static constexpr double kFinest = 0.003;  // no measurement is surer
   // kOutlier: a step counts as at most this many standard deviations from the median of its block; kOrdinary: but a
   // deviation below this share of the step always counts in full.
   static constexpr double kOutlier = 3.5, kOrdinary = 0.3;
   static constexpr double kClear = 0.25, kClearErrors = 4;  // a gain or a loss that a few steps are enough for
-  static constexpr size_t kWindow = 8;                      // comparisons
+  static constexpr size_t kWindow = 16;                     // comparisons
   static constexpr double kTick = 1e-9;                     // no step takes less
   static constexpr size_t kFilling = 16;  // quarters of a comparison in which a buffer fills, if it does
   static constexpr size_t kFewest = 3;    // steps of a trial, or of a block that is compared early
@@ -136,9 +146,6 @@ class StagingGuard {
     double squares = 0, freedom = 0;  // the variance of a step, relative to it, is squares / freedom
     double doubt = 0;                 // how far the two blocks of one way are apart, beyond what the variance explains
     double whole = 0, staged = 0;     // seconds of a step
-  };
-  struct Gain {
-    double gain, error;
   };
 
   // Without memory for a block it throws, and has changed nothing.
@@ -229,12 +236,22 @@ class StagingGuard {
     return {gain, std::max(kFinest, std::sqrt(variance / weight + doubt / (weight * weight)))};
   }
 
+  static bool Sure(const Gain& known) {
+    const double doubt = kLater * known.error;
+    return known.gain > doubt || known.gain < kWorth - doubt;
+  }
+  // What a step costs that runs the other way, in steps.
+  double Price() const {
+    const double longer = (staged_ ? gain_.gain : -gain_.gain) + gain_.error;
+    return std::max(std::expm1(std::max(0.0, longer)), Sure(gain_) ? kSure : kDoubtful);
+  }
+
   void Decide() {
     window_.push_back(Compare());
     const double newest = window_.back().gain;
     if (tried_ && newest <= 0) {  // what the trial said was wrong, and the steps since then ran the wrong way
       window_.erase(window_.begin(), window_.end() - 1);
-      saved_ -= trying_;
+      saved_ -= trying_ * price_;
     }
     if (window_.size() > kWindow) window_.pop_front();
     const size_t last = window_.size() - 1;
@@ -243,12 +260,13 @@ class StagingGuard {
       if (std::abs(before.gain - now.gain) > kRefuted * std::hypot(before.error, now.error))
         window_.erase(window_.begin(), window_.end() - 1);
     }
-    const Gain all = Together(0, window_.size());
-    const double errors = staged_ ? kKeep : decided_ ? kLater : kFirst;
+    gain_ = Together(0, window_.size());
+    const double enough = std::max(kWorth, (decided_ ? kLater : kFirst) * gain_.error);
     const bool trial = blocks_[1].staged();
     cost_[trial ? 1 : 0] = std::max(trial ? 2 * quarter_ : quarter_ + 1, blocks_[1].started());
-    staged_ = tried_ ? newest > 0 : all.gain > std::max(kWorth, errors * all.error);
+    staged_ = tried_ ? newest > 0 : gain_.gain > (staged_ ? 0 : enough);
     decided_ = true;
+    price_ = Price();
     tried_ = trial && staged_;
     trying_ = 0;
     ++comparisons_;
@@ -276,8 +294,10 @@ class StagingGuard {
   Phase phase_ = kRest;
   std::deque<StepBlock> blocks_;  // of this comparison
   std::deque<Compared> window_;   // the last comparisons
-  size_t cost_[2];                // steps that run the other way, if that is whole, or staged
-  double saved_ = 0;              // steps that may run the other way by now
+  size_t cost_[2];                // steps of a comparison that run the other way, if that is whole, or staged
+  Gain gain_;
+  double price_ = 1;  // of a step that runs the other way, in steps
+  double saved_ = 0;  // what comparing may cost by now, in steps
   uint64_t changes_ = 0, comparisons_ = 0;
 };
 

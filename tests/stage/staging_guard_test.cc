@@ -84,7 +84,7 @@ class WaitingProgram {
     }
     ++steps_;
     in_stage_ += open_;
-    if (guard_.decided()) ++after_, other_ += guard_.watching() && open_ != guard_.staged();
+    if (guard_.decided()) after_ += now_ - asked, ++(open_ ? staged_steps_ : whole_steps_);
     detail::StepBlock* block = guard_.watching() ? guard_.BlockOf(ran) : nullptr;
     if (block) block->Expect(), block->ends()->Add(block->started(), now_);
     guard_.Started(ran, asked, begun, begun - asked);
@@ -118,8 +118,8 @@ class WaitingProgram {
   int steps() const { return steps_; }
   // The share of steps that ran staged.
   double staged_share() const { return static_cast<double>(in_stage_) / steps_; }
-  // The share of steps since the first decision that ran the other way.
-  double cost() const { return static_cast<double>(other_) / after_; }
+  // What steps since the first decision took longer, of all their time, because they ran in the way that takes `longer` by each.
+  double cost(double longer) const { return std::abs(longer) * (longer > 0 ? staged_steps_ : whole_steps_) / after_; }
 
  private:
   void Open() {
@@ -150,7 +150,8 @@ class WaitingProgram {
   double now_ = 0, made_ = 0;
   std::deque<double> ready_;
   std::vector<double> taken_;
-  int steps_ = 0, after_ = 0, other_ = 0, in_stage_ = 0;
+  int steps_ = 0, in_stage_ = 0;
+  double after_ = 0, staged_steps_ = 0, whole_steps_ = 0;  // since the first decision
 };
 
 TEST(StagingGuardTest, TheGuardChoosesTheFasterWayExactly) {
@@ -342,14 +343,14 @@ TEST(StagingGuardTest, AStageWithAnEndlessBufferIsComparedOn) {
   EXPECT_TRUE(WaitingProgram(0.1, 0.9, 0.7, Exactly, size_t{1} << 30).Steps(1000).staged());
 }
 
-// A trial that was wrong makes the next one come later, by the steps that ran staged for it.
-TEST(StagingGuardTest, StagesThatTrialsOpenWronglyRunForAFewPercentOfTheSteps) {
+// A trial that was wrong makes the next one come later, by the steps that ran staged for it. A step is 2.5 % longer there.
+TEST(StagingGuardTest, StagesThatTrialsOpenWronglyCostLessThanAPercentOfTheTime) {
   if (kSanitized) GTEST_SKIP() << "many programs on one thread";
   Random random(kSeed + 20);
   for (const size_t capacity : {1, 16, 40}) {
     WaitingProgram loses([] { return 8.0; }, 31, 31, Noise(random, 0.03), capacity);
     loses.Drag(9).Steps(40'000);
-    EXPECT_LE(loses.staged_share(), 0.03) << capacity;
+    EXPECT_LE(loses.cost(1), 0.006) << capacity;
   }
 }
 
@@ -383,13 +384,13 @@ TEST(StagingGuardTest, NoStageIsKeptThatIsSlower) {
   for (const double noise : {0.02, 0.05, 0.1, 0.2}) {
     for (const double ratio : {0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25}) {
       int early = 0, late = 0;
-      double most = 0;
+      double cost = 0;
       for (int i = 0; i < kRuns; ++i) {
         WaitingProgram program(i % 2 ? 0.1 : 0.3, i % 2 ? 0.9 : 0.7, ratio, Noise(random, noise), i % 3 ? 1 : 4);
         program.Decide();
         early += program.staged();
         late += program.Steps(1000).staged();
-        most = std::max(most, program.cost());
+        cost += program.cost(ratio - 1) / kRuns;
       }
       SCOPED_TRACE(testing::Message() << "noise " << noise << ", a step takes " << ratio << " of a whole one: kept "
                                       << early << ", later " << late << " of " << kRuns);
@@ -401,21 +402,42 @@ TEST(StagingGuardTest, NoStageIsKeptThatIsSlower) {
         EXPECT_GE(early, kRuns * 95 / 100);
         EXPECT_GE(late, kRuns * 99 / 100);
       }
-      EXPECT_LE(most, 0.03);  // of a thousand steps; see below
+      if (ratio >= 1) {
+        EXPECT_LE(cost, 0.01);  // of a thousand steps; see below
+      }
     }
   }
 }
 
-TEST(StagingGuardTest, ComparingCostsTwoPercentOfTheSteps) {
+TEST(StagingGuardTest, ComparingCostsHalfAPercentOfTheTime) {
   Random random(kSeed + 16);
-  for (const double ratio : {0.8, 0.95, 1.0, 1.25}) {
+  for (const double ratio : {0.8, 0.95, 1.0, 1.05, 1.25, 2.0}) {
     for (const size_t capacity : {1, 4, 40}) {
       WaitingProgram program(0.1, 0.9, ratio, Noise(random, 0.1), capacity);
       program.Decide();
       program.Steps(20000);
-      EXPECT_LE(program.cost(), 0.0205) << ratio << " " << capacity;
-      EXPECT_GT(program.guard().comparisons(), 20u) << ratio << " " << capacity;
+      EXPECT_LE(program.cost(ratio - 1), 0.006) << ratio << " " << capacity;
+      EXPECT_GT(program.guard().comparisons(), ratio < 2 ? 20u : 5u) << ratio << " " << capacity;
     }
+  }
+}
+
+// Steps vary by a tenth, so the first comparison, whose error is five percent, cannot tell. To compare again costs next to nothing then, because the
+// two ways differ by so little.
+TEST(StagingGuardTest, AGainThatTheFirstComparisonCannotSeeIsFoundSoon) {
+  if (kSanitized) GTEST_SKIP() << "hundreds of programs like those of the other tests";
+  Random random(kSeed + 21);
+  constexpr int kRuns = 400;
+  for (const auto& [ratio, most] : {std::pair{0.9, 0.97}, {0.95, 0.85}}) {
+    int early = 0, late = 0;
+    for (int i = 0; i < kRuns; ++i) {
+      WaitingProgram program([] { return 0.15; }, 0.85, ratio, Noise(random, 0.1), 4);
+      program.Decide();
+      early += program.Steps(84).staged();
+      late += program.Steps(300).staged();
+    }
+    EXPECT_GE(late, kRuns * most) << ratio << ": after 100 steps " << early;
+    RecordProperty("late", late);
   }
 }
 

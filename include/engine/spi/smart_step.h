@@ -3,8 +3,8 @@
 //
 //   profile   the first steps run whole, and each node is timed
 //   cut       the legal cut whose slower side is fastest (src/stage/partition.h); if none pays, steps stay whole
-//   guard     the next steps run whole and staged by turns; steps are staged if that is faster. Two percent of the
-//             steps go on comparing, so that the decision follows the program and the machine
+//   guard     the next steps run whole and staged by turns; steps are staged if that is faster. Half a percent of the
+//             time goes on into comparing, so that the decision follows the program and the machine
 //
 // A step's graph has inputs that the sources give for each item, and inputs that the caller gives to each step. Staged
 // nodes run level by level on the thread that calls RunLevel; the other nodes are a run of their own, the rest. Values
@@ -97,8 +97,12 @@ struct SmartStageReport {
   double stage_seconds = 0, rest_seconds = 0, staged_seconds = 0, whole_seconds = 0;
   // Seconds for a step, as the guard measured them; 0 before that.
   double measured_staged_seconds = 0, measured_whole_seconds = 0;
+  // How much faster steps are staged, as a share (0.1: ten percent), and the standard error of that, by the guard's last
+  // comparisons.
+  double gain = 0, gain_error = 0;
   uint64_t comparisons = 0;  // how many the guard has made
   bool decided = false;      // the first comparison is over, or there is none; later ones may change the decision
+  bool sure = false;         // the comparisons leave no doubt; while they do, they come sooner
   bool on = false;           // steps are staged, but for those that compare
   std::string text = {};
 };
