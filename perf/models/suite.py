@@ -57,7 +57,7 @@ WITHOUT = {f"{way}{how}": f"plain{how}" for way in ("staged", "smart_stage", "on
            for how in ("", " 2", ":engine", ":engine 2")}  # fmt: skip
 SMART = ("smart_stage", "on_cpu")  # ways that have a guard
 WAYS = ("plain", "staged", *SMART, "loader0", "loader1", "loader2")  # to feed a step
-WARM, MOST_WARM = 25, 800  # steps that do not count: at once, and at most
+WARM, MOST_WARM = 25, 400  # steps that do not count: at once, and at most
 STEPS = (
     "eager",
     "eager 2",
