@@ -13,7 +13,7 @@
 //
 // A stage that is tried reads ahead beside its first step, which does not count, and uses that up: too little is read beside
 // those that count. So a stage that a trial has opened is compared once more at once, in steps of a stage that runs on. It
-// stays if they are faster at all. If they are not, the trial no longer counts.
+// stays if they are faster at all. The trials no longer count then.
 //
 // A step that takes far longer than usual is other work on the machine as often as its own way's fault. So it counts, but only
 // up to a bound. The time that a caller waits for its item counts as it is: a source that reads a block for several items
@@ -249,9 +249,9 @@ class StagingGuard {
   void Decide() {
     window_.push_back(Compare());
     const double newest = window_.back().gain;
-    if (tried_ && newest <= 0) {  // what the trial said was wrong, and the steps since then ran the wrong way
+    if (tried_) {  // what trials say is not put together with what a stage that runs on does
       window_.erase(window_.begin(), window_.end() - 1);
-      saved_ -= trying_ * price_;
+      if (newest <= 0) saved_ -= trying_ * price_;  // the steps since then ran the wrong way
     }
     if (window_.size() > kWindow) window_.pop_front();
     const size_t last = window_.size() - 1;
