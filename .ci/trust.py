@@ -22,7 +22,7 @@ def table(runs):
             f"| {total['forks']:,} | {total['bad']} |"
         )
     hours, seeds, ops = (sum(run[key] for run in runs) for key in ("seconds", "seeds", "ops"))
-    return "\n".join(lines) + f"\n\nTogether {seeds:,} programs with {ops:,} ops, in {hours / 3600:.1f} hours on 2 cores.\n"
+    return "\n".join(lines) + f"\n\nTogether {seeds:,} programs with {ops:,} ops, in {hours / 3600:.1f} hours of processes, up to twelve of which shared 2 cores.\n"
 
 
 def main():
