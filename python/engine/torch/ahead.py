@@ -5,7 +5,8 @@ arguments all come from the item, or are constants, becomes a node of the ``Prog
 first, on a stage's thread; where the step then makes the same call, it gets what the program made. A call that the program
 lacks, or that differs, runs where it stands. So a step may do whatever it likes, and its results never change.
 
-Threads: ``Program.run`` may be called by several threads at once; a step's calls come from one thread at a time.
+Threads: ``Program.run`` may be called by several threads at once. An item's calls come from the thread that its step runs on;
+where another thread makes one, such as an op that the step pushed, the item is over, and every later call runs where it stands.
 """
 
 from __future__ import annotations
@@ -79,10 +80,11 @@ class _Effects(TorchDispatchMode):
 
 
 class Item:
-    """One item on its way through a step. ``made``: by node, what the program made of it; None: nothing."""
+    """One item on its way through a step. ``made``: by node, what the program made of it; None: nothing. ``thread``: that of
+    the step."""
 
     __slots__ = ("program", "leaves", "rest", "spec", "made", "versions", "used", "over", "counts", "mode", "times",
-                 "lent")  # fmt: skip
+                 "lent", "thread")  # fmt: skip
 
     def __init__(self, program: Program, data: Any) -> None:
         flat, self.spec = pytree.tree_flatten(data)
@@ -93,11 +95,13 @@ class Item:
         self.times: dict[Any, int] = {}  # by key: how often the step has got such a result
         self.lent: set[int] = set()  # leaves whose memory the step can change unseen
         self.mode: Any = None  # in which the program ran
+        self.thread = 0  # none yet
         # The step has changed something of the item, or the item has another structure than the first.
         self.over = not program.fits(self.spec)
 
     def data(self) -> Any:
-        """The item for the step: its tensors are Staged."""
+        """The item for the step, which runs on this thread: its tensors are Staged."""
+        self.thread = threading.get_ident()
         if self.over:
             return pytree.tree_unflatten(self.rest, self.spec)
         flat = [
@@ -209,11 +213,10 @@ class Program:
             return self._here(func, args, kwargs, kind, why, item)
         if func in _LENDS:
             item.lent |= set().union(*(self._leaves(t) for t in found))
-        leaves, ready = item.leaves, item.made  # in this order, because the item may end meanwhile
-        if index is not None and index < len(ready):
-            made, node = ready[index], self.nodes[index]
+        if index is not None and index < len(item.made):
+            made, node = item.made[index], self.nodes[index]
             if made is not None and node is not None:
-                if item.mode != _mode() or any(_version(leaves[at]) != item.counts[at] for at in node.leaves):
+                if item.mode != _mode() or any(_version(item.leaves[at]) != item.counts[at] for at in node.leaves):
                     # Another tensor that shares memory with the item was changed, or the step has changed how PyTorch counts.
                     item.over = True
                     with torch._C.DisableTorchFunctionSubclass():
@@ -227,6 +230,12 @@ class Program:
                     return wrapped(made, item, index)
                 self._drop(index, "reads a tensor that the step changes")
         return self._learned(func, args, kwargs, (key, again), kind, index, item, others)
+
+    def elsewhere(self, func: Any, item: Item) -> None:
+        """A call on a tensor of the item by a thread that its step does not run on. It may change the tensor while the step's
+        thread calls, so nothing of the item is used from here on."""
+        item.over = True
+        self.refused.setdefault((func, "elsewhere"), "is called on a thread that the step does not run on; no call behind it is ahead")
 
     def _leaves(self, tensor: Any) -> set[int]:
         node = self.nodes[tensor._at] if tensor._at >= 0 else None

@@ -6,6 +6,7 @@ Program. For every other item, such as that of the next step where the step has 
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any, Iterator
 
 import torch
@@ -47,7 +48,10 @@ class Staged(Tensor):
             if first is None and kwargs:
                 first = _live(tuple(kwargs.values()))
             if first is not None:
-                return first._item.program.call(func, args, kwargs, first._item)
+                item = first._item
+                if item.thread == threading.get_ident():
+                    return item.program.call(func, args, kwargs, item)
+                item.program.elsewhere(func, item)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 

@@ -2,8 +2,11 @@
 PyTorch counts give what the loop in turn gives."""
 
 import collections
+import concurrent.futures
 import copy
 import dataclasses
+import sys
+import threading
 
 import pytest
 
@@ -112,6 +115,18 @@ def ops_of_the_engine():
         kept.append(later(batch["x"] * 2))
         return kept[max(0, len(kept) - 2)].get(), (batch["x"] * 2 + 1).sum().item()
 
+    return step, batches()
+
+
+def threads_of_the_step_that_outlive_it():
+    kept = []
+
+    def step(batch):
+        kept.append(workers.submit(lambda: [(batch["x"] * 2 + 1).sum().item() for _ in range(20)]))
+        earlier = kept[max(0, len(kept) - 2)]
+        return earlier.result() if len(kept) > 1 else [], (batch["x"] * 2 + 1).sum().item()
+
+    workers = concurrent.futures.ThreadPoolExecutor(2)
     return step, batches()
 
 
@@ -229,8 +244,8 @@ def some_steps_flush_denormal_numbers():
 
 
 KINDS = [what_changed, mixup_with_the_last_batch, replay_buffer, dataclass_of_the_last_step, views_of_earlier_batches,
-         an_earlier_batch_is_changed, functions_over_earlier_batches, ops_of_the_engine, two_equal_calls_and_one_is_changed,
-         batches_share_memory, what_batches_are_views_of_is_changed, the_batch_is_changed_by_way_of_numpy,
+         an_earlier_batch_is_changed, functions_over_earlier_batches, ops_of_the_engine, threads_of_the_step_that_outlive_it,
+         two_equal_calls_and_one_is_changed, batches_share_memory, what_batches_are_views_of_is_changed, the_batch_is_changed_by_way_of_numpy,
          some_steps_ask_for_the_batchs_gradient, a_call_that_gives_its_argument_as_it_is,
          batch_norm_is_trained_on_other_tensors, copies_of_the_batch, some_steps_change_the_default_dtype,
          some_steps_flush_denormal_numbers]  # fmt: skip
@@ -262,6 +277,37 @@ def test_they_hold_where_each_item_is_whole_before_its_step(kind):
             items.append(ahead.Item(program, source[len(items)]))
             program.run(items[-1])
     assert seen == expected
+
+
+@pytest.fixture
+def threads_that_overtake_one_another():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("kind", [ops_of_the_engine, threads_of_the_step_that_outlive_it])
+def test_threads_of_the_step_may_call_while_it_ends(kind, threads_that_overtake_one_another):
+    step, source = kind()
+    expected = [step(batch) for batch in source]
+    for _ in range(20):
+        step, source = kind()
+        assert list(engine.torch.smart_stage(step, source, **AT_ONCE)) == expected
+
+
+def test_a_call_on_a_thread_of_the_step_ends_what_runs_ahead_of_it_and_explain_says_so():
+    def step(batch):
+        doubled = batch["x"] * 2
+        ends = threading.Thread(target=doubled.add_, args=(1,))
+        ends.start()
+        ends.join()
+        return (doubled * 3).sum().item()
+
+    source = batches()
+    steps = engine.torch.smart_stage(step, source, **AT_ONCE)
+    assert list(steps) == [((batch["x"] * 2 + 1) * 3).sum().item() for batch in source]
+    assert "in the step add_: is called on a thread that the step does not run on" in steps.explain()
 
 
 def test_a_tensor_of_another_stage_is_a_plain_tensor():
