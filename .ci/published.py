@@ -75,14 +75,15 @@ def lines(found: dict, whole: bool) -> list[list[str]]:
                 line += [f"{smart['stage_us'] / 1e3:.1f}", f"{smart['main_us'] / 1e3:.1f}"]
             line += [without(smart, rows), kept(smart), ratio(smart["allowed"])]
             if whole:
-                line += [f"{smart['of_best']:.0%}", ratio(smart["ratio"], smart["ratio_ci"]), without(loader, rows)]
+                together = f"{smart['of_together']:.0%}" if "of_together" in smart else "–"
+                line += [f"{smart['of_best']:.0%}", together, ratio(smart["ratio"], smart["ratio_ci"]), without(loader, rows)]
             made.append(line + [ratio(case.cpu), ratio(case.gpu), ratio(case.on_cpu)])
     return made
 
 
 def heads(whole: bool) -> list[str]:
     more = ["reading, ms", "the rest, ms"] if whole else []
-    beside = ["of the best", "over any without", "DataLoader"] if whole else []
+    beside = ["of the best", "of the sides together", "over any without", "DataLoader"] if whole else []
     return ["model", "batch", "step", *more, "SmartStage", "its guard", "allowed", *beside, *DEEPREC]
 
 

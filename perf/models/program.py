@@ -12,6 +12,7 @@ import argparse
 import ctypes
 import itertools
 import json
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -73,9 +74,19 @@ class Endless(File):
         return itertools.chain.from_iterable(super(Endless, self).raw() for _ in itertools.count())
 
 
+def reads(args: argparse.Namespace, model: str, asked: Any) -> None:
+    """The reading side of a step in a process of its own: a batch whenever it is asked for one. Answers how long it took."""
+    program = Program(argparse.Namespace(**{**vars(args), "threads": 1}))
+    trainer, batches = program.trainer(model, True), iter(program.file(model))
+    while asked.recv():
+        begin = program.now()
+        trainer.prepare(next(batches))
+        asked.send(program.now() - begin)
+
+
 class Program:
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.trainers, self.feeds, self.steps, self.servers = args, {}, {}, {}, {}
+        self.args, self.trainers, self.feeds, self.steps, self.servers, self.readers = args, {}, {}, {}, {}, {}
         # Of a guard, by model and way: its comparisons while the mode of its step was open.
         self.before: dict[tuple[str, str], int] = {}
         torch.set_num_threads(args.threads)
@@ -162,11 +173,31 @@ class Program:
                 sides[1] += self.now() - middle
                 sides[2] += time.process_time() - used
             told |= {name: side / n * 1e6 for name, side in zip(("stage_us", "main_us", "main_cpu_us"), sides)}
+            told |= self.together(model, trainer, batches, n)
         if feed.way in SMART:
             told["staged"] = float(feed.stage.report["on"])
         if why := getattr(feed.trainer.train, "why_eager", ""):
             told["eagerly"] = why
         return told
+
+    def together(self, model: str, trainer: Trainer, batches: Any, n: int) -> dict:
+        """How long the two sides take while both run, in processes that share nothing but the machine: steps on batches that lie
+        in memory, for each of which the other process makes one."""
+        if model not in self.readers:
+            spawned = multiprocessing.get_context("spawn")
+            asked, other = spawned.Pipe()
+            spawned.Process(target=reads, args=(self.args, model, other), daemon=True).start()
+            self.readers[model] = asked
+        asked, prepared = self.readers[model], [trainer.prepare(batch) for batch in itertools.islice(batches, 1 + n)]
+        trainer.train(*prepared.pop())
+        asked.send(True)
+        asked.recv()  # it has started, and its caches are warm
+        begin = self.now()
+        for batch in prepared:
+            asked.send(True)
+            trainer.train(*batch)
+        main = (self.now() - begin) / n
+        return {"main_together_us": main * 1e6, "stage_together_us": sum(asked.recv() for _ in range(n)) / n * 1e6}
 
     def stepping(self, model: str) -> tuple[Any, Any, Any, list[str]]:
         """Steps without input, by SGD with gradients of whole tables, which all contenders can do: how to run one, batches

@@ -233,6 +233,7 @@ class Partitioner {
 
   Cut Describe(const std::vector<bool>& staged) const {
     Cut cut;
+    cut.serial_seconds = cut.main_seconds = graph_.caller_seconds;
     std::set<uint32_t> boundary;
     double reading = 0;  // of nodes that one thread at a time runs
     bool changes = false;
@@ -351,7 +352,9 @@ std::string Explain(const StepGraph& graph, const Cut& cut) {
   }
   const std::string copies = cut.copy_seconds > 0 ? ", copies " + Seconds(cut.copy_seconds) : "";
   return text + "predicted " + Seconds(cut.step_seconds) + " a step (stage " + Seconds(cut.stage_seconds) + copies +
-         ", rest " + Seconds(cut.main_seconds) + "), without a stage " + Seconds(cut.serial_seconds) + "\n";
+         ", rest " + Seconds(cut.main_seconds) + "), without a stage " + Seconds(cut.serial_seconds) +
+         (graph.caller_seconds > 0 ? "; the caller itself takes " + Seconds(graph.caller_seconds) + " of the rest\n"
+                                   : "\n");
 }
 
 }  // namespace engine::detail

@@ -44,6 +44,7 @@ struct StepGraph {
   std::vector<Node> nodes;  // in the order of recording
   std::vector<Value> values;
   std::vector<std::string> vars;  // their names
+  double caller_seconds = 0;      // what the caller does between two steps, which a stage runs beside
 };
 
 struct HandOverCost {

@@ -248,7 +248,9 @@ struct SmartStage::State {
       run = held_is_staged ? step->StartRest(*held, given, run_options, site, may_wait)
                            : step->StartWhole(*held, given, run_options, site, may_wait);
     };
-    if (host() && UsesWorkers(run_options.policy.value_or(eng.policy())) && !held->error) start(false);
+    const bool runs_nothing =
+        UsesWorkers(run_options.policy.value_or(eng.policy())) || (held_is_staged && step->rest_is_empty());
+    if (host() && runs_nothing && !held->error) start(false);
     if (!run) StageHost::Blocking(host(), [&] { start(true); });
     return run;
   }

@@ -81,6 +81,7 @@ struct SmartStep::State {
   Plan whole;
   detail::StepGraph costs;
   std::vector<std::vector<double>> samples;  // by node of `costs`
+  std::vector<double> between;               // profiled steps: what the caller took for what it does itself
   int profiled = 0;
 
   std::optional<Cut> cut;
@@ -89,7 +90,8 @@ struct SmartStep::State {
   Plan rest;
   std::optional<detail::StagingGuard> guard;
   bool scheduled = false;  // what options.schedule said of the next step
-  double asked = 0;        // when the next step was asked for; while the guard is watching
+  double asked = 0;        // when the next step was asked for; while steps are profiled or compared
+  double returned = 0;     // when the last profiled step was over
   double compared = 0;     // when the last comparison ended
 
   void Check() {
@@ -136,6 +138,7 @@ struct SmartStep::State {
   void MakeCut(detail::Choice choice) {
     // The source by its mean: one that reads a block for several items takes long for one of them.
     for (size_t n = 0; n < samples.size(); ++n) costs.nodes[n].seconds = n == 0 ? Mean(samples[n]) : Median(samples[n]);
+    costs.caller_seconds = Median(between);
     cut = Partition(costs, {.seconds = kHandOver, .threads = options.stage.num_threads}, choice);
     if (cut->staged.empty()) return;
     const size_t nodes = graph.nodes().size();
@@ -307,8 +310,8 @@ uint64_t SmartStep::changes() const {
 void SmartStep::Asked(size_t begun) {
   State& s = *state_;
   if (s.options.schedule) s.scheduled = s.options.schedule();
+  if (!s.cut || comparing()) s.asked = Now();
   if (!comparing()) return;
-  s.asked = Now();
   s.guard->Look(begun);
   if (!comparing()) s.compared = s.asked;
 }
@@ -359,6 +362,8 @@ Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions&
   s.CheckCall(given, options);
   for (size_t i = 0; i < item.values.size(); ++i) s.costs.values[s.sourced[i].index].bytes = item.values[i].bytes();
   for (detail::Times& sample : s.samples) detail::MakeRoom(sample);  // what follows the start may not fail
+  detail::MakeRoom(s.between);
+  if (s.profiled > 0) s.between.push_back(std::max(0.0, s.asked - s.returned));
   Run run = s.Start(s.whole, item, given, timed, site, true);
   try {
     run.Wait(site);
@@ -377,10 +382,12 @@ Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions&
   }
   if (++s.profiled == s.options.profile_steps && !s.CutIfThereIsMemory())
     --s.profiled;  // the next step is profiled, too
+  s.returned = Now();
   return run;
 }
 
 size_t SmartStep::levels() const { return state_->levels.size(); }
+bool SmartStep::rest_is_empty() const { return state_->rest && state_->rest.graph().nodes().empty(); }
 bool SmartStep::serial(size_t level) const { return state_->levels[level].serial; }
 
 void SmartStep::RunLevel(size_t level, StepItem& item) const {

@@ -40,6 +40,9 @@ class LockedHost final : public StageHost {
       if (!over && give_up) throw WaitGivenUp();
     }
   }
+  void Take(const Attempt& attempt) override {  // first it looks
+    if (!attempt(StageClock::Time::min())) Await(attempt);
+  }
   void Lock() {
     mu_.lock();
     held_ = true;
@@ -47,6 +50,7 @@ class LockedHost final : public StageHost {
   void Unlock() {
     EXPECT_TRUE(held_);
     held_ = false;
+    ++given_up;
     mu_.unlock();
   }
   // What a source does.
@@ -61,6 +65,7 @@ class LockedHost final : public StageHost {
   }
   std::vector<std::string> names;
   bool refuse = false, give_up = false;
+  int given_up = 0;  // how often the lock was; guarded by mu_
 
  private:
   std::mutex mu_;
@@ -170,6 +175,28 @@ TEST_F(StageHostTest, SmartStagesRunTheirLevelsOnItsThreadsAndNodesWithoutItsLoc
       }
       EXPECT_EQ(expected, 32);
     }
+  }
+}
+
+TEST_F(StageHostTest, AStepOfWhichNothingIsLeftToRunKeepsTheLock) {
+  Engine eng(Quiet(1));
+  Graph graph;
+  const ValueId row = graph.Input<int>("row");
+  const auto twice = [](NodeContext& ctx) { ctx.Return(0, 2 * ctx.In<int>(0)); };
+  graph.Output(graph.Add({.name = "twice", .inputs = {row}, .outputs = 1}, twice)[0]);
+  const Locked lock(*host);
+  const auto rows = [n = 0]() mutable { return n < 30 ? std::optional<int>(n++) : std::nullopt; };
+  SmartStage steps(eng, graph, {SourceOf<int>("rows", row, rows)},
+                   {.stage = {.capacity = 2, .host = host}, .profile_steps = 0, .guard_steps = 0});
+  for (int i = 0; i < 30; ++i) {
+    if (i > 0)
+      StageHost::Blocking(host.get(), [&] {
+        while (steps.stats().stage.fill == 0) std::this_thread::yield();
+      });
+    const int before = host->given_up;
+    const engine::Run run = steps.Next({}, {.policy = Policy::kInline, .priority = {}});
+    EXPECT_TRUE(i == 0 || host->given_up == before);
+    EXPECT_TRUE(run.done());
   }
 }
 

@@ -185,6 +185,20 @@ TEST(PartitionTest, ItExplainsItself) {
             "predicted 7 ms a step (stage 5 ms, rest 7 ms), without a stage 12 ms\n");
 }
 
+TEST(PartitionTest, WhatTheCallerDoesBetweenTwoStepsIsPartOfTheRest) {
+  Builder b;
+  b.Add("read", {}, 2e-3);
+  b.Add("parse", {0}, 1e-3);
+  b[0].source = true;
+  EXPECT_EQ(Partition(b.graph, {}).staged, std::vector<uint32_t>{0});
+  b.graph.caller_seconds = 4e-3;
+  const Cut cut = Partition(b.graph, {});
+  EXPECT_EQ(cut.staged, (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(cut.step_seconds, 4e-3);
+  EXPECT_EQ(cut.serial_seconds, 7e-3);
+  EXPECT_NE(Explain(b.graph, cut).find("; the caller itself takes 4 ms of the rest\n"), std::string::npos);
+}
+
 TEST(PartitionTest, NumbersThatPointNowhereAreRefused) {
   Page page;
   page[page.hash].inputs = {99};

@@ -37,6 +37,27 @@ TEST(SmartStageTest, ProfileAndGuardChangeNothingEither) {
   EXPECT_GT(report.comparisons, 0u);
 }
 
+TEST(SmartStageTest, ACallerThatTrainsBetweenTwoStepsIsStagedFor) {
+  using namespace std::chrono_literals;
+  Engine eng(Quiet(1));
+  Graph graph;
+  const ValueId row = graph.Input<int>("row");
+  graph.Output(graph.Add({.name = "parse", .inputs = {row}, .outputs = 1}, [](NodeContext& ctx) {
+    std::this_thread::sleep_for(2ms);
+    ctx.Return(0, 2 * ctx.In<int>(0));
+  })[0]);
+  const auto rows = [n = 0]() mutable { return n < 12 ? std::optional<int>(n++) : std::nullopt; };
+  SmartStage steps(eng, graph, {SourceOf<int>("rows", row, rows)}, {.profile_steps = 4, .guard_steps = 0});
+  for (int expected = 0; engine::Run run = steps.Next(); expected += 2) {
+    EXPECT_EQ(run.Take<int>(0), expected);
+    std::this_thread::sleep_for(2ms);
+  }
+  const SmartStageReport report = steps.Report();
+  EXPECT_EQ(report.staged, 1u) << report.text;
+  EXPECT_GE(report.rest_seconds, 2e-3);
+  EXPECT_TRUE(Has(report.text, "; the caller itself takes ")) << report.text;
+}
+
 TEST(SmartStageTest, TheGuardWaitsForNoStep) {
   TrainingProgram p;
   SmartStage steps(p.eng, p.graph, p.Rows(400), {.stage = {.num_threads = 1}, .profile_steps = 0, .guard_steps = 2});

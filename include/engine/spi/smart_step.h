@@ -93,7 +93,8 @@ struct SmartStageReport {
   std::vector<Boundary> boundary = {};
   size_t staged = 0;  // number of staged nodes
   size_t levels = 0;
-  // Seconds for a step, as the profile predicts them; 0 before the profile.
+  // Seconds for a step, as the profile predicts them; 0 before the profile. What the caller does itself between two steps is
+  // part of the rest.
   double stage_seconds = 0, rest_seconds = 0, staged_seconds = 0, whole_seconds = 0;
   // Seconds for a step, as the guard measured them; 0 before that.
   double measured_staged_seconds = 0, measured_whole_seconds = 0;
@@ -141,6 +142,7 @@ class SmartStep {
   Run Profile(StepItem& item, std::span<Value> given, const RunOptions& options, double source_seconds, Site site);
 
   size_t levels() const;
+  bool rest_is_empty() const;       // whether StartRest runs no node: the levels do all
   bool serial(size_t level) const;  // whether the level changes Vars
   // Throws what a staged node threw, if the exception types of the options apply to staged nodes and cover it.
   void RunLevel(size_t level, StepItem& item) const;

@@ -5,6 +5,10 @@ arguments all come from the item, or are constants, becomes a node of the ``Prog
 first, on a stage's thread; where the step then makes the same call, it gets what the program made. A call that the program
 lacks, or that differs, runs where it stands. So a step may do whatever it likes, and its results never change.
 
+To see a call costs some 10 us. So a step whose calls are known gets a plain tensor for what no node reads any more, such as the
+ids that it gives to its tables: whatever it does to such a tensor changes nothing that ran ahead. Every so many steps it gets
+Staged ones for all, because it may make other calls now.
+
 Threads: ``Program.run`` may be called by several threads at once. An item's calls come from the thread that its step runs on;
 where another thread makes one, such as an op that the step pushed, the item is over, and every later call runs where it stands.
 """
@@ -32,19 +36,23 @@ _TINY, _ONE = 1e-310, 1.0  # their product is 0 on a thread that flushes denorma
 # What lends a tensor's memory to others, whose changes nobody sees.
 _LENDS = {Tensor.numpy, Tensor.__array__, Tensor.data_ptr, Tensor.untyped_storage, Tensor.storage, Tensor.__dlpack__}
 _KEPT = 2  # steps in a row that may leave a node's result alone before the node is dropped
+_SETTLED = 4  # steps behind the last new node before a step gets plain tensors
+_LOOKED_AT = 64  # of so many steps one gets none
+_NOBODY: set[int] = set()
 
 
 class _Node:
-    """``leaves``: the leaves of the item that it is made from. ``kinds``: the dtypes of what it makes."""
+    """``places``: what it is given of the item, nodes and, below zero, leaves; ``inputs``: the nodes among them; ``leaves``: the
+    leaves of the item that it is made from. ``kinds``: the dtypes of what it makes. ``fresh``: that has memory of its own."""
 
-    __slots__ = ("func", "args", "kwargs", "name", "outside", "unused", "moves", "inputs", "leaves", "kinds")
+    __slots__ = ("func", "args", "kwargs", "name", "outside", "unused", "moves", "places", "inputs", "leaves", "kinds", "fresh")
 
     def __init__(self, func: Callable[..., Any], args: Any, kwargs: Any, outside: list[Tensor], made: Any, before: list[Any],
-                 moves: bool) -> None:  # fmt: skip
-        places = {ref.node for ref in staged.refs((args, kwargs))}
-        self.inputs = {at for at in places if at >= 0}
-        self.leaves = {-1 - at for at in places if at < 0}.union(*(before[at].leaves for at in self.inputs if before[at]))
-        self.func, self.args, self.kwargs, self.outside, self.moves = func, args, kwargs, outside, moves
+                 moves: bool, fresh: bool) -> None:  # fmt: skip
+        self.places = {ref.node for ref in staged.refs((args, kwargs))}
+        self.inputs = {at for at in self.places if at >= 0}
+        self.leaves = {-1 - at for at in self.places if at < 0}.union(*(before[at].leaves for at in self.inputs if before[at]))
+        self.func, self.args, self.kwargs, self.outside, self.moves, self.fresh = func, args, kwargs, outside, moves, fresh
         self.name, self.unused, self.kinds = _name(func), 0, _kinds(made)
 
 
@@ -84,7 +92,7 @@ class Item:
     the step."""
 
     __slots__ = ("program", "leaves", "rest", "spec", "made", "versions", "used", "over", "counts", "mode", "times",
-                 "lent", "thread")  # fmt: skip
+                 "lent", "thread", "settled")  # fmt: skip
 
     def __init__(self, program: Program, data: Any) -> None:
         flat, self.spec = pytree.tree_flatten(data)
@@ -96,16 +104,17 @@ class Item:
         self.lent: set[int] = set()  # leaves whose memory the step can change unseen
         self.mode: Any = None  # in which the program ran
         self.thread = 0  # none yet
+        self.settled = False  # whether the step gets plain tensors for what no node reads any more
         # The step has changed something of the item, or the item has another structure than the first.
         self.over = not program.fits(self.spec)
 
     def data(self) -> Any:
-        """The item for the step, which runs on this thread: its tensors are Staged."""
-        self.thread = threading.get_ident()
+        """The item for the step, which runs on this thread: its tensors are Staged, but for those that no node reads."""
+        self.thread, self.settled = threading.get_ident(), self.program.settled()
         if self.over:
             return pytree.tree_unflatten(self.rest, self.spec)
         flat = [
-            staged.staged(leaf, self, -1 - i, None) if leaf is not None else self.rest[i]
+            self.rest[i] if leaf is None or self.program.is_done(-1 - i, self) else staged.staged(leaf, self, -1 - i, None)
             for i, leaf in enumerate(self.leaves)
         ]
         return pytree.tree_unflatten(flat, self.spec)
@@ -123,6 +132,7 @@ class Program:
 
     def __init__(self) -> None:
         self.nodes: list[_Node | None] = []  # None: dropped
+        self._views: list[set[int] | None] = []  # by node, dropped ones too: the places whose memory it may have; None: its own
         self.refused: dict[Any, str] = {}  # by key or kind: why calls stay in the step
         self._keys: dict[Any, int] = {}
         self._ends: set[Any] = set()  # kinds of calls that change something of the item
@@ -132,6 +142,8 @@ class Program:
         self._forgotten: dict[Any, int] = {}  # by kind: how many of them no other step made
         self._once: set[Any] = set()  # those of them that the step before the last made
         self._spec: Any = None
+        self._steps = self._changed = 0  # how many steps there were; how many before the last change of the nodes
+        self._readers: dict[int, set[int]] | None = None  # by place: the nodes that may read its memory; None: not known yet
         self._lock = threading.Lock()
 
     def fits(self, spec: Any) -> bool:
@@ -139,6 +151,33 @@ class Program:
         with self._lock:
             self._spec = self._spec or spec
         return bool(spec == self._spec)
+
+    def settled(self) -> bool:
+        """Whether the step that begins makes the calls of those before it, as far as can be known."""
+        self._steps += 1
+        return self._steps > self._changed + _SETTLED and self._steps % _LOOKED_AT != 0
+
+    def is_done(self, at: int, item: Item) -> bool:
+        """Whether each node that may read the memory of this place was taken by the step, so that a change of it means nothing."""
+        if not item.settled:
+            return False
+        if self._readers is None:
+            self._readers = self._found_readers()
+        return self._readers.get(at, _NOBODY) <= item.used
+
+    def _found_readers(self) -> dict[int, set[int]]:
+        # By place: those whose memory its tensors may be, itself, or for a view what that is made from.
+        memory: dict[int, set[int]] = {}
+        for i, made_from in enumerate(self._views):
+            memory[i] = {i} if made_from is None else set().union(*(memory.get(at, {at}) for at in made_from))
+        of: dict[int, set[int]] = {}  # by place that has memory of its own
+        for i, node in enumerate(self.nodes):
+            for own in set().union(*(memory.get(at, {at}) for at in node.places)) if node is not None else ():
+                of.setdefault(own, set()).add(i)
+        return of | {at: set().union(*(of.get(own, _NOBODY) for own in owns)) for at, owns in memory.items()}
+
+    def _nodes_changed(self) -> None:
+        self._changed, self._readers = self._steps, None
 
     def run(self, item: Item, moved: Callable[[list[tuple[_Node, Tensor]]], list[Tensor]] | None = None,
             team: Team | None = None) -> None:  # fmt: skip
@@ -165,10 +204,12 @@ class Program:
                     waiting.append((i, node, args[0]))
                 else:
                     # With gradients on, because the step may change a view in place that was made so, and no other.
+                    kwargs = filled(node.kwargs, item.leaves, made)
                     with torch.enable_grad():
-                        out = node.func(*args, **filled(node.kwargs, item.leaves, made))
+                        out = node.func(*args, **kwargs)
                     has = any(t.requires_grad for t in _tensors(out))
-                    made[i] = out if _kinds(out) == node.kinds and not has else None
+                    alike = _kinds(out) == node.kinds and not (node.fresh and _shares(out, args, kwargs))
+                    made[i] = out if alike and not has else None
             except Exception:
                 made[i] = None  # also a node whose input is missing
 
@@ -227,7 +268,7 @@ class Program:
                 if all(_unchanged(t, item.versions.get(id(t))) for t in node.outside):
                     item.used.add(index)
                     item.times[key] = again + 1
-                    return wrapped(made, item, index)
+                    return made if self.is_done(index, item) else wrapped(made, item, index)
                 self._drop(index, "reads a tensor that the step changes")
         return self._learned(func, args, kwargs, (key, again), kind, index, item, others)
 
@@ -283,13 +324,16 @@ class Program:
                 if index is None:
                     index = len(self.nodes)
                     moves = isinstance(made, Tensor) and made.device != _device(args)
+                    fresh = all(_storage(t) in effects.made for t in parts)
                     self.nodes.append(
                         _Node(
                             func, staged.template(args, item), staged.template(kwargs or {}, item),
-                            self._seen.pop(key, ([], None))[0], made, self.nodes, moves
+                            self._seen.pop(key, ([], None))[0], made, self.nodes, moves, fresh
                         )
                     )
+                    self._views.append(None if fresh else self.nodes[index].places)  # type: ignore[union-attr]
                     self._keys[key] = index
+                    self._nodes_changed()
             item.used.add(index)
             item.times[key[0]] = key[1] + 1
             return wrapped(made, item, index)
@@ -301,6 +345,7 @@ class Program:
             if node is None:
                 return
             self.nodes[index] = None
+            self._nodes_changed()
             for key in [key for key, at in self._keys.items() if at == index]:
                 del self._keys[key]
                 self.refused[key] = why
@@ -408,6 +453,13 @@ def _kinds(made: Any) -> list[Any]:
     parts = made if isinstance(made, (tuple, list)) else (made,)
     with torch._C.DisableTorchFunctionSubclass():
         return [t.dtype if isinstance(t, Tensor) else None for t in parts]
+
+
+def _shares(made: Any, args: Any, kwargs: Any) -> bool:
+    """Whether one of the tensors that a call has made is a view, or an argument, as what ``contiguous`` gives may be."""
+    parts = made if isinstance(made, (tuple, list)) else (made,)
+    given = [args, kwargs.values(), *[arg for arg in args if type(arg) is list or type(arg) is tuple]]
+    return any(t._is_view() or any(t is arg for each in given for arg in each) for t in parts)
 
 
 def _storage(tensor: Tensor) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import threading
 from typing import Any, Callable, Iterator
 
@@ -59,15 +60,13 @@ class SmartStage:
         self._here = threading.local()  # in threads that run steps: calls is True
         options = dataclasses.replace(options, stage_subgraph_on_cpu=False, graph=None)  # moved by this class
         self._engine = options.engine or engine.default()
-        # Stands for all that steps change. Nothing lies in it.
-        model: Any = engine.value([], name=f"{options.name or 'step'}.model", engine=self._engine)
         run_ahead = engine.op(name="what depends on the item alone")(self._ahead)
-        run_step = engine.op(updates="model", outputs=1, name="the rest of the step")(self._rest)
         source = itertools.islice(iter(loader), skip, None) if skip else iter(loader)
         closed, ignored = (exception_types(name, getattr(options, name)) for name in ("closed_exception_types", "ignored_exception_types"))
         # Without a stage items are read in turn anyway.
         self._reading = Reading(source, -1 if options.do_smart_stage is False else options.profile_steps, closed, ignored, options.ignored_budget)
-        self._steps = engine.data.smart_stage(lambda item: run_step(model, run_ahead(item)), self._reading, options)
+        self._steps = engine.data.smart_stage(lambda item: run_ahead(item), self._reading, options)
+        self._turns = _Turns(options.num_clients)
 
     def _ahead(self, data: Any) -> _Ready:
         whole = getattr(self._here, "calls", False)
@@ -84,25 +83,16 @@ class SmartStage:
             self.program.run(item, self._mover.packed if self._on_cpu else None, None if whole else self._team)
             return _Ready(data, item, self._mover.mark(not whole))
 
-    def _rest(self, model: Any, ready: _Ready) -> Any:
+    def _rest(self, ready: _Ready) -> Any:
         try:
             if type(ready.data) is Slot:  # nothing of it could run ahead, but what can is learned
                 ready.data = self._reading.given(ready.data)
                 if not self._compiled and not self._reading.why:
                     ready.item = ahead.Item(self.program, ready.data)
             if ready.item is None:
-                return _Returned(self._reading.watched(self._step, ready.data), None)
+                return self._reading.watched(self._step, ready.data)
             self._mover.wait(ready.event, ready.item.made)
-            return _Returned(plain(self._reading.watched(self._step, ready.item.data())), None)
-        except TypeError as error:
-            if "_AnalyzeCustomOpInputOutputMode" in str(error):  # of torch's, which takes no tensors of other classes
-                error = engine.errors.UsageError(
-                    "engine.torch.smart_stage: the step calls a model under torch.compile with tensors of the item, which backends "
-                    "other than engine.torch.backend refuse; call it with engine.torch.plain(tensor)"
-                ).with_traceback(error.__traceback__)
-            return _Returned(None, error)
-        except BaseException as error:  # raised where the step was asked for; it poisons no Var
-            return _Returned(None, error)
+            return plain(self._reading.watched(self._step, ready.item.data()))
         finally:
             if ready.item:
                 ready.item.end()
@@ -112,15 +102,22 @@ class SmartStage:
 
     def __next__(self) -> Any:
         self._here.calls = True
-        with self._engine.policy_block("inline"):  # the step runs here, not on a worker
-            returned = next(self._steps).get()
-        if isinstance(returned.error, EndOfLoader):
-            raise StopIteration
-        if isinstance(returned.error, StopIteration):  # it would end the loop
-            raise RuntimeError("engine.torch.smart_stage: the step raised StopIteration") from returned.error
-        if returned.error is not None:
-            raise returned.error
-        return returned.data
+        with self._turns:
+            with self._engine.policy_block("inline"):  # what is not run ahead runs here, not on a worker
+                ready = next(self._steps).get()
+            try:
+                return self._rest(ready)
+            except EndOfLoader:
+                raise StopIteration from None
+            except StopIteration as error:  # it would end the loop
+                raise RuntimeError("engine.torch.smart_stage: the step raised StopIteration") from error
+            except TypeError as error:
+                if "_AnalyzeCustomOpInputOutputMode" not in str(error):
+                    raise
+                raise engine.errors.UsageError(  # of torch's, which takes no tensors of other classes
+                    "engine.torch.smart_stage: the step calls a model under torch.compile with tensors of the item, which backends "
+                    "other than engine.torch.backend refuse; call it with engine.torch.plain(tensor)"
+                ).with_traceback(error.__traceback__) from None
 
     @property
     def position(self) -> int:
@@ -159,13 +156,29 @@ class SmartStage:
         self.cancel()
 
 
-class _Returned:
-    """What a step returned or raised. A class of its own, so that an op's checks of its outputs leave the data alone."""
+class _Turns:
+    """Lets threads run steps in turn, in the order of their items. More than ``most`` at once are refused."""
 
-    __slots__ = ("data", "error")
+    def __init__(self, most: int) -> None:
+        self._most, self._free, self._turn, self._process = most, threading.Semaphore(most), threading.RLock(), os.getpid()
 
-    def __init__(self, data: Any, error: BaseException | None) -> None:
-        self.data, self.error = data, error
+    def __enter__(self) -> None:
+        if os.getpid() != self._process:  # a fork's child, where a thread of the parent may have the turn; the stage refuses it
+            return
+        if not self._free.acquire(blocking=False):
+            raise engine.UsageError(
+                f"engine.torch.smart_stage: more than num_clients ({self._most}) threads ask for steps at once; raise num_clients"
+            )
+        try:
+            self._turn.acquire()
+        except BaseException:  # Ctrl-C
+            self._free.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        if os.getpid() == self._process:
+            self._turn.release()
+            self._free.release()
 
 
 def _threads_of(options: SmartStageOptions) -> tuple[int, int]:

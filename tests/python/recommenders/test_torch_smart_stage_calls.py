@@ -124,14 +124,17 @@ def test_each_thread_that_iterates_keeps_its_threads(monkeypatch):
     steps = engine.torch.smart_stage(lambda batch: threading.get_ident(), load(), num_clients=2, do_smart_stage=False)
 
     class Telling:
-        def policy_block(self, name):
+        def acquire(self, **options):
             entered.append(threading.get_ident())
             if len(entered) == 2:
                 second.set()
-            return engine.default().policy_block(name)
+            return free.acquire(**options)
 
-    entered = []
-    steps._engine = Telling()
+        def release(self):
+            free.release()
+
+    entered, free = [], steps._turns._free
+    steps._turns._free = Telling()
     threads = [threading.Thread(target=lambda: seen.append(next(steps))) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -139,6 +142,32 @@ def test_each_thread_that_iterates_keeps_its_threads(monkeypatch):
         thread.join(PATIENCE)
     steps.cancel()
     assert len(set(seen)) == 2 and not set_for
+
+
+def test_threads_run_steps_in_turn_in_the_order_of_the_items():
+    running, order = threading.Lock(), []
+
+    def step(batch):
+        assert running.acquire(blocking=False), "two steps at once"
+        order.append(int(batch["x"][0, 0]))
+        torch.ones(100, 100).sum()  # gives the interpreter's lock up
+        running.release()
+        return order[-1]
+
+    loader = [{"x": torch.full((1, 1), i)} for i in range(400)]
+    steps = engine.torch.smart_stage(step, loader, num_clients=3, **AT_ONCE)
+    threads = [threading.Thread(target=lambda: list(steps)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert order == list(range(400))
+
+
+def test_more_threads_than_num_clients_and_a_step_that_asks_for_the_next_are_refused():
+    steps = engine.torch.smart_stage(lambda batch: next(steps), columns(), **AT_ONCE)
+    with pytest.raises(engine.UsageError, match=r"more than num_clients \(1\) threads ask for steps at once; raise num_clients"):
+        next(steps)
 
 
 def a_view_and_a_weight(batch):

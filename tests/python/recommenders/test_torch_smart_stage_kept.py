@@ -243,12 +243,57 @@ def some_steps_flush_denormal_numbers():
     return step, batches()
 
 
+def some_steps_change_what_no_call_reads_any_more():
+    numbers, weight = iter(range(100)), torch.ones(3, requires_grad=True)
+
+    def step(batch):
+        number = next(numbers) % 5
+        doubled = batch["x"] * 2
+        rows = doubled.unbind(0)
+        if number == 2:
+            rows[1].numpy()[0] = 7
+        if number == 3:
+            doubled.numpy()[...] += 1
+        if number == 4:
+            rows[0].add_(1)
+        return (rows[0] * weight).sum().item(), (doubled + 1).sum().item(), (rows[1] * weight).sum().item()
+
+    return step, batches()
+
+
+def a_call_that_copies_some_items_only():
+    numbers, weight = iter(range(100)), torch.ones(3, requires_grad=True)
+
+    def step(batch):
+        copied = batch["x"].contiguous()
+        if next(numbers) > 6:
+            copied.numpy()[...] += 1
+        return (copied * weight).sum().item(), (batch["x"] * 3).sum().item()
+
+    return step, [{"x": batch["x"].t().contiguous().t() if i < 5 else batch["x"]} for i, batch in enumerate(batches())]
+
+
+def later_steps_make_other_calls():
+    numbers, weight = iter(range(100)), torch.ones(3, requires_grad=True)
+
+    def step(batch):
+        later = next(numbers) > 6
+        x, doubled = batch["x"], batch["x"] * 2
+        if later:
+            x.add_(doubled.mul_(2))
+        seen = (doubled * weight).sum().item(), (x * weight).sum().item()
+        return seen, (doubled + x).sum().item() if later else 0, (x * 2).sum().item() if later else 0
+
+    return step, batches()
+
+
 KINDS = [what_changed, mixup_with_the_last_batch, replay_buffer, dataclass_of_the_last_step, views_of_earlier_batches,
          an_earlier_batch_is_changed, functions_over_earlier_batches, ops_of_the_engine, threads_of_the_step_that_outlive_it,
          two_equal_calls_and_one_is_changed, batches_share_memory, what_batches_are_views_of_is_changed, the_batch_is_changed_by_way_of_numpy,
          some_steps_ask_for_the_batchs_gradient, a_call_that_gives_its_argument_as_it_is,
          batch_norm_is_trained_on_other_tensors, copies_of_the_batch, some_steps_change_the_default_dtype,
-         some_steps_flush_denormal_numbers]  # fmt: skip
+         some_steps_flush_denormal_numbers, some_steps_change_what_no_call_reads_any_more, a_call_that_copies_some_items_only,
+         later_steps_make_other_calls]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -258,6 +303,32 @@ def test_steps_are_those_of_the_loop_in_turn(kind):
     for options in WAYS:
         step, source = kind()
         assert list(engine.torch.smart_stage(step, source, **options)) == expected, options
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_hold_where_a_step_gets_plain_tensors_at_once(kind, monkeypatch):
+    monkeypatch.setattr(ahead, "_SETTLED", 0)
+    monkeypatch.setattr(ahead, "_LOOKED_AT", 4)
+    step, source = kind()
+    expected = [step(batch) for batch in source]
+    step, source = kind()
+    assert list(engine.torch.smart_stage(step, source, **AT_ONCE, capacity=6)) == expected
+
+
+def test_what_no_call_reads_any_more_is_a_plain_tensor_but_in_steps_that_are_looked_at():
+    seen, weight = [], torch.ones(3, requires_grad=True)
+
+    def step(batch):
+        rows = (batch["x"] * 2).unbind(0)
+        seen.append([type(tensor) is torch.Tensor for tensor in (batch["x"], batch["label"], *rows)])
+        return sum((row * weight).sum() for row in rows).item()
+
+    source = [{"x": torch.ones(2, 3), "label": torch.zeros(2)} for _ in range(140)]
+    assert list(engine.torch.smart_stage(step, source, **AT_ONCE)) == [12] * 140
+    plain = [False, True, True, True]  # x is read by the product
+    assert all(tensors == [False] * 4 for tensors in seen[:5])
+    assert seen.count(plain) > 125 and seen.count([False] * 4) == 140 - seen.count(plain)
+    assert seen[63] == seen[127] == [False] * 4
 
 
 @pytest.mark.parametrize("kind", [what_changed, two_equal_calls_and_one_is_changed, batch_norm_is_trained_on_other_tensors])
