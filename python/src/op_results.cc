@@ -11,6 +11,7 @@
 #include "failure.h"
 #include "gil.h"
 #include "op.h"
+#include "tensors.h"
 
 namespace nb = nanobind;
 
@@ -110,6 +111,7 @@ class Results {
     if (IsNdarray(type) && !HoldsObjects(data)) return OwnArray(data, data);
     if (type == &PyByteArray_Type) return true;
     if (PyMemoryView_Check(data)) return OwnBuffer(data, data);
+    if (IsTensor(type)) return SharesNothing(data);
     if (depth == kDeepest) return false;
     if (IsNdarray(type)) {
       std::vector<PyObject*> objects;

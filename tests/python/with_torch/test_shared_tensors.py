@@ -2,10 +2,12 @@
 
 import collections
 
+import numpy as np
 import pytest
 import torch
 
 import engine
+from engine import alias
 from engine.alias import apart
 from engine.extents import fixed, memory_of, overlap
 
@@ -143,3 +145,59 @@ def test_a_copy_of_a_parameter_is_a_parameter_with_its_gradient():
         made = engine.op(lambda given: given)(weight).get()
     assert type(made) is torch.nn.Parameter and torch.equal(made.grad, weight.grad)
     assert not overlap(memory_of([made, made.grad]), memory_of([weight, weight.grad]))
+
+
+KEPT = torch.arange(4.0)
+OF_NUMPY = np.zeros(4, np.float32)
+HAVE_THEIR_OWN = {
+    "made": lambda x: torch.empty(3),
+    "computed": lambda x: x * 2 + 1,
+    "a copy": lambda x: x.clone(),
+    "several, also in containers": lambda x: [x + 1, {"a": x + 2}],
+    "contiguous again": lambda x: x.view(2, 2).t().contiguous(),
+}
+MAY_SHARE_IT = {
+    "an array's": lambda x: torch.from_numpy(OF_NUMPY),
+    "a buffer's": lambda x: torch.frombuffer(bytearray(16), dtype=torch.uint8),
+    "by DLPack": lambda x: torch.from_dlpack(OF_NUMPY),
+    "the argument": lambda x: x,
+    "a view of it": lambda x: x[1:],
+    "one that is kept": lambda x: KEPT,
+    "detached from one that is kept": lambda x: KEPT.detach(),
+    "has a gradient": lambda x: (x.clone().requires_grad_() * 2),
+    "sparse": lambda x: x.to_sparse(),
+}
+
+
+def asked_for(way):
+    """How often the function in Python looked at what such an op returns."""
+    asked, x = [], engine.value(torch.ones(4))
+    engine._core._set_unshared(lambda *all: asked.append(all) or alias.unshared(*all))
+    try:
+        engine.op(way)(x).wait()
+        return len(asked)
+    finally:
+        engine._core._set_unshared(alias.unshared)
+
+
+@pytest.mark.parametrize("way", HAVE_THEIR_OWN.values(), ids=HAVE_THEIR_OWN)
+def test_no_python_code_looks_at_a_tensor_that_shares_its_memory_with_nobody(way):
+    assert asked_for(way) == 0
+
+
+@pytest.mark.parametrize("way", MAY_SHARE_IT.values(), ids=MAY_SHARE_IT)
+def test_a_tensor_that_may_share_its_memory_is_looked_at(way):
+    assert asked_for(way) == 1
+
+
+def test_an_output_that_an_array_was_lent_from_is_a_copy():
+    lent = []
+
+    def lends(x):
+        made = x + 1
+        lent.append(made.numpy())
+        return made
+
+    out = engine.op(lends)(torch.ones(3)).get()
+    lent[0][:] = 7
+    assert out.tolist() == [2, 2, 2]
