@@ -45,7 +45,8 @@ class _Node:
     """``places``: what it is given of the item, nodes and, below zero, leaves; ``inputs``: the nodes among them; ``leaves``: the
     leaves of the item that it is made from. ``kinds``: the dtypes of what it makes. ``fresh``: that has memory of its own."""
 
-    __slots__ = ("func", "args", "kwargs", "name", "outside", "unused", "moves", "places", "inputs", "leaves", "kinds", "fresh")
+    __slots__ = ("func", "args", "kwargs", "name", "outside", "unused", "moves", "places", "inputs", "leaves", "kinds", "fresh",
+                 "_base", "_refs")  # fmt: skip
 
     def __init__(self, func: Callable[..., Any], args: Any, kwargs: Any, outside: list[Tensor], made: Any, before: list[Any],
                  moves: bool, fresh: bool) -> None:  # fmt: skip
@@ -54,6 +55,30 @@ class _Node:
         self.leaves = {-1 - at for at in self.places if at < 0}.union(*(before[at].leaves for at in self.inputs if before[at]))
         self.func, self.args, self.kwargs, self.outside, self.moves, self.fresh = func, args, kwargs, outside, moves, fresh
         self.name, self.unused, self.kinds = _name(func), 0, _kinds(made)
+        # The arguments with what is the same for all items, and the places of the rest; None: some are in containers.
+        self._base = list(args)
+        flat = all(type(arg) is staged.Ref or not any(staged.refs((arg,))) for arg in args)
+        self._refs = [(at, arg) for at, arg in enumerate(args) if type(arg) is staged.Ref] if flat else None
+
+    def given(self, leaves: list[Any], made: list[Any]) -> Any:
+        """The arguments for an item. LookupError: one of them was not made."""
+        if self._refs is None:
+            return filled(self.args, leaves, made)
+        args = self._base.copy()
+        for at, ref in self._refs:
+            args[at] = ref.value(leaves, made)
+        return args
+
+    def gives_alike(self, made: Any, args: Any, kwargs: Any) -> bool:
+        """Whether what a call has made may stand for what the step's call would: of the same kinds, without a gradient, and with
+        memory of its own if that of the step had."""
+        parts = made if isinstance(made, (tuple, list)) else (made,)
+        if len(parts) != len(self.kinds):
+            return False
+        for part, kind in zip(parts, self.kinds):
+            if not isinstance(part, Tensor) or part.dtype != kind or part.requires_grad:
+                return False
+        return not (self.fresh and _shares(parts, args, kwargs))
 
 
 _OF_TORCH = ("aten", "prims", "prim", "torchvision", "profiler")
@@ -144,6 +169,7 @@ class Program:
         self._spec: Any = None
         self._steps = self._changed = 0  # how many steps there were; how many before the last change of the nodes
         self._readers: dict[int, set[int]] | None = None  # by place: the nodes that may read its memory; None: not known yet
+        self._notes: dict[int, tuple[int, Tensor, Tensor | None]] = {}  # by id, of tensors that nodes take from outside
         self._lock = threading.Lock()
 
     def fits(self, spec: Any) -> bool:
@@ -177,7 +203,14 @@ class Program:
         return of | {at: set().union(*(of.get(own, _NOBODY) for own in owns)) for at, owns in memory.items()}
 
     def _nodes_changed(self) -> None:
-        self._changed, self._readers = self._steps, None
+        self._changed, self._readers, self._notes = self._steps, None, {}
+
+    def _noted(self, tensor: Tensor) -> tuple[int, Tensor, Tensor | None]:
+        """What a tensor from outside is now. The note of an earlier item says it, if no call has changed the tensor since."""
+        note = self._notes.get(id(tensor))
+        if note is None or note[2] is not None or not _unchanged(tensor, note):
+            note = self._notes[id(tensor)] = _note(tensor)
+        return note
 
     def run(self, item: Item, moved: Callable[[list[tuple[_Node, Tensor]]], list[Tensor]] | None = None,
             team: Team | None = None) -> None:  # fmt: skip
@@ -198,27 +231,30 @@ class Program:
             try:
                 for tensor in node.outside:
                     if id(tensor) not in item.versions:  # another thread may note it, too: the first note counts
-                        item.versions.setdefault(id(tensor), _noted(tensor))
-                args = filled(node.args, item.leaves, made)
+                        item.versions.setdefault(id(tensor), self._noted(tensor))
+                args = node.given(item.leaves, made)
                 if moved and node.moves:
                     waiting.append((i, node, args[0]))
                 else:
-                    # With gradients on, because the step may change a view in place that was made so, and no other.
-                    kwargs = filled(node.kwargs, item.leaves, made)
-                    with torch.enable_grad():
-                        out = node.func(*args, **kwargs)
-                    has = any(t.requires_grad for t in _tensors(out))
-                    alike = _kinds(out) == node.kinds and not (node.fresh and _shares(out, args, kwargs))
-                    made[i] = out if alike and not has else None
-            except Exception:
-                made[i] = None  # also a node whose input is missing
+                    kwargs = filled(node.kwargs, item.leaves, made) if node.kwargs else {}
+                    out = node.func(*args, **kwargs)
+                    if node.gives_alike(out, args, kwargs):
+                        made[i] = out
+            except Exception:  # also a node whose input is missing
+                pass
 
-        if team is None:
-            for i in range(len(nodes)):
+        def compute_with_gradients(i: int) -> None:
+            with torch.enable_grad():
                 compute(i)
+
+        # With gradients on, because the step may change a view in place that was made so, and no other.
+        if team is None:
+            with torch.enable_grad():
+                for i in range(len(nodes)):
+                    compute(i)
         else:
             for wave in _waves(nodes):
-                team.each(compute, wave)
+                team.each(compute_with_gradients, wave)
         if moved and waiting:
             for (i, _, _), there in zip(waiting, moved([(node, tensor) for _, node, tensor in waiting])):
                 made[i] = there
@@ -412,7 +448,7 @@ def _version(tensor: Tensor | None) -> int:
     return -1 if tensor is None or tensor.is_inference() else tensor._version
 
 
-def _noted(tensor: Tensor) -> tuple[int, Tensor, Tensor | None]:
+def _note(tensor: Tensor) -> tuple[int, Tensor, Tensor | None]:
     """What a tensor from outside is now: its version; a view, which keeps the data that it has; its values, if it is small.
     PyTorch does not count changes of a batch norm's running statistics, which are small."""
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
@@ -455,9 +491,8 @@ def _kinds(made: Any) -> list[Any]:
         return [t.dtype if isinstance(t, Tensor) else None for t in parts]
 
 
-def _shares(made: Any, args: Any, kwargs: Any) -> bool:
+def _shares(parts: Any, args: Any, kwargs: Any) -> bool:
     """Whether one of the tensors that a call has made is a view, or an argument, as what ``contiguous`` gives may be."""
-    parts = made if isinstance(made, (tuple, list)) else (made,)
     given = [args, kwargs.values(), *[arg for arg in args if type(arg) is list or type(arg) is tuple]]
     return any(t._is_view() or any(t is arg for each in given for arg in each) for t in parts)
 

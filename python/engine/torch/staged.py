@@ -26,6 +26,14 @@ class Ref:
     def __init__(self, node: int, part: int | None) -> None:
         self.node, self.part = node, part
 
+    def value(self, leaves: list[Any], made: list[Any]) -> Any:
+        """What is there for an item. LookupError if it was not made."""
+        value = leaves[-1 - self.node] if self.node < 0 else made[self.node]
+        value = value if self.part is None or value is None else value[self.part]
+        if value is None:
+            raise LookupError("an input of the node was not made")
+        return value
+
 
 class _Gone:
     """Stands for an item whose step is over."""
@@ -165,11 +173,7 @@ def template(arg: Any, item: Any) -> Any:
 def filled(arg: Any, leaves: list[Any], made: list[Any]) -> Any:
     kind = type(arg)
     if kind is Ref:
-        value = leaves[-1 - arg.node] if arg.node < 0 else made[arg.node]
-        value = value if arg.part is None or value is None else value[arg.part]
-        if value is None:
-            raise LookupError("an input of the node was not made")
-        return value
+        return arg.value(leaves, made)
     if kind is tuple or kind is list:
         return kind([filled(part, leaves, made) for part in arg])
     if kind is dict:
