@@ -27,11 +27,11 @@ from . import reading, staged
 from .calls import changed
 from .staged import Staged, filled, wrapped
 from .team import Team
+from .unchanged import Note, noted, storage, unchanged, version
 
 _MOST = 1024  # nodes
 _MADE_ANEW = 4  # calls of a kind on tensors that no other step has: then the kind is not looked at any more
 _GRADIENT = "takes a tensor with a gradient"
-_SMALL = 65_536  # elements: tensors of one dimension up to this size from outside are compared by their values
 _TINY, _ONE = 1e-310, 1.0  # their product is 0 on a thread that flushes denormal numbers
 # What lends a tensor's memory to others, whose changes nobody sees.
 _LENDS = {Tensor.numpy, Tensor.__array__, Tensor.data_ptr, Tensor.untyped_storage, Tensor.storage, Tensor.__dlpack__}
@@ -98,13 +98,13 @@ class _Effects(TorchDispatchMode):
         schema = func._schema
         given = [args[i] if i < len(args) else kwargs.get(argument.name) for i, argument in enumerate(schema.arguments)]
         for value in changed(schema, given):
-            self.written |= {_storage(t) for t in pytree.tree_leaves(value) if isinstance(t, Tensor)}
+            self.written |= {storage(t) for t in pytree.tree_leaves(value) if isinstance(t, Tensor)}
         self.random |= torch.Tag.nondeterministic_seeded in func.tags
-        before = {_storage(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        before = {storage(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         states = None if func.namespace in _OF_TORCH else reading.states()  # an op of the program's may draw by other means
         made = func(*args, **kwargs)
         self.random |= states is not None and bool(reading.drawn_from(states))
-        self.made |= {_storage(t) for t in pytree.tree_leaves(made) if isinstance(t, Tensor)} - before
+        self.made |= {storage(t) for t in pytree.tree_leaves(made) if isinstance(t, Tensor)} - before
         return made
 
     @property
@@ -169,7 +169,7 @@ class Program:
         self._spec: Any = None
         self._steps = self._changed = 0  # how many steps there were; how many before the last change of the nodes
         self._readers: dict[int, set[int]] | None = None  # by place: the nodes that may read its memory; None: not known yet
-        self._notes: dict[int, tuple[int, Tensor, Tensor | None]] = {}  # by id, of tensors that nodes take from outside
+        self._notes: dict[int, Note] = {}  # by id, of tensors that nodes take from outside
         self._lock = threading.Lock()
 
     def fits(self, spec: Any) -> bool:
@@ -205,11 +205,11 @@ class Program:
     def _nodes_changed(self) -> None:
         self._changed, self._readers, self._notes = self._steps, None, {}
 
-    def _noted(self, tensor: Tensor) -> tuple[int, Tensor, Tensor | None]:
+    def _noted(self, tensor: Tensor) -> Note:
         """What a tensor from outside is now. The note of an earlier item says it, if no call has changed the tensor since."""
         note = self._notes.get(id(tensor))
-        if note is None or note[2] is not None or not _unchanged(tensor, note):
-            note = self._notes[id(tensor)] = _note(tensor)
+        if note is None or note[2] is not None or not unchanged(tensor, note):
+            note = self._notes[id(tensor)] = noted(tensor)
         return note
 
     def run(self, item: Item, moved: Callable[[list[tuple[_Node, Tensor]]], list[Tensor]] | None = None,
@@ -221,7 +221,7 @@ class Program:
             return
         nodes = list(self.nodes)
         made: list[Any] = [None] * len(nodes)
-        item.counts, item.mode = [_version(leaf) for leaf in item.leaves], _mode()
+        item.counts, item.mode = [version(leaf) for leaf in item.leaves], _mode()
         waiting: list[tuple[int, _Node, Tensor]] = []
 
         def compute(i: int) -> None:
@@ -293,7 +293,7 @@ class Program:
         if index is not None and index < len(item.made):
             made, node = item.made[index], self.nodes[index]
             if made is not None and node is not None:
-                if item.mode != _mode() or any(_version(item.leaves[at]) != item.counts[at] for at in node.leaves):
+                if item.mode != _mode() or any(version(item.leaves[at]) != item.counts[at] for at in node.leaves):
                     # Another tensor that shares memory with the item was changed, or the step has changed how PyTorch counts.
                     item.over = True
                     with torch._C.DisableTorchFunctionSubclass():
@@ -301,7 +301,7 @@ class Program:
                 if not item.lent.isdisjoint(node.leaves):
                     with torch._C.DisableTorchFunctionSubclass():
                         return func(*args, **(kwargs or {}))
-                if all(_unchanged(t, item.versions.get(id(t))) for t in node.outside):
+                if all(unchanged(t, item.versions.get(id(t))) for t in node.outside):
                     item.used.add(index)
                     item.times[key] = again + 1
                     return made if self.is_done(index, item) else wrapped(made, item, index)
@@ -360,7 +360,7 @@ class Program:
                 if index is None:
                     index = len(self.nodes)
                     moves = isinstance(made, Tensor) and made.device != _device(args)
-                    fresh = all(_storage(t) in effects.made for t in parts)
+                    fresh = all(storage(t) in effects.made for t in parts)
                     self.nodes.append(
                         _Node(
                             func, staged.template(args, item), staged.template(kwargs or {}, item),
@@ -441,43 +441,7 @@ def _with_effects(func: Any, args: Any, kwargs: Any) -> tuple[Any, _Effects]:
 def _changes(effects: _Effects, args: Any, kwargs: Any, item: Item) -> bool:
     """Whether the call has changed a tensor of the item."""
     given = (t for t in _tensors((args, kwargs)) if staged.of_item(t, item))
-    return effects.outside and any(_storage(t) in effects.written for t in given)
-
-
-def _version(tensor: Tensor | None) -> int:
-    return -1 if tensor is None or tensor.is_inference() else tensor._version
-
-
-def _note(tensor: Tensor) -> tuple[int, Tensor, Tensor | None]:
-    """What a tensor from outside is now: its version; a view, which keeps the data that it has; its values, if it is small.
-    PyTorch does not count changes of a batch norm's running statistics, which are small."""
-    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-        return _version(tensor), tensor.detach(), tensor.detach().clone() if _is_small(tensor) else None
-
-
-def _unchanged(tensor: Tensor, before: tuple[int, Tensor, Tensor | None] | None) -> bool:
-    """Whether no call has changed the tensor, or given it other data. What is changed in a tensor that is not small by way
-    of its ``.data`` or of NumPy is not seen."""
-    if before is None:
-        return False
-    version, view, values = before
-    with torch._C.DisableTorchFunctionSubclass():
-        if _version(tensor) != version or tensor.layout != view.layout:
-            return False
-        if tensor.layout == torch.strided and _storage(tensor) != _storage(view):
-            return False
-        return values is None or _same_bits(tensor.detach(), values)
-
-
-def _is_small(tensor: Tensor) -> bool:
-    return tensor.dim() <= 1 and tensor.numel() <= _SMALL and tensor.layout == torch.strided and tensor.device.type == "cpu"
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(a.element_size()) if a.is_floating_point() else None
-    return torch.equal(a.view(bits), b.view(bits)) if bits else torch.equal(a, b)
+    return effects.outside and any(storage(t) in effects.written for t in given)
 
 
 def _mode() -> Any:
@@ -495,11 +459,6 @@ def _shares(parts: Any, args: Any, kwargs: Any) -> bool:
     """Whether one of the tensors that a call has made is a view, or an argument, as what ``contiguous`` gives may be."""
     given = [args, kwargs.values(), *[arg for arg in args if type(arg) is list or type(arg) is tuple]]
     return any(t._is_view() or any(t is arg for each in given for arg in each) for t in parts)
-
-
-def _storage(tensor: Tensor) -> int:
-    with torch._C.DisableTorchFunctionSubclass():
-        return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
 
 
 def _waves(nodes: list[_Node | None]) -> list[list[int]]:

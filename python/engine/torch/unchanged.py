@@ -1,0 +1,52 @@
+"""Whether a tensor is still what it was when it was noted."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+_SMALL = 65_536  # elements: tensors of one dimension up to this size from outside are compared by their values
+Note = tuple[int, Tensor, Optional[Tensor]]  # version, a view, values
+
+
+def version(tensor: Tensor | None) -> int:
+    return -1 if tensor is None or tensor.is_inference() else tensor._version
+
+
+def noted(tensor: Tensor) -> Note:
+    """What a tensor from outside is now: its version; a view, which keeps the data that it has; its values, if it is small.
+    PyTorch does not count changes of a batch norm's running statistics, which are small."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        return version(tensor), tensor.detach(), tensor.detach().clone() if _is_small(tensor) else None
+
+
+def unchanged(tensor: Tensor, before: Note | None) -> bool:
+    """Whether no call has changed the tensor, or given it other data. What is changed in a tensor that is not small by way
+    of its ``.data`` or of NumPy is not seen."""
+    if before is None:
+        return False
+    count, view, values = before
+    with torch._C.DisableTorchFunctionSubclass():
+        if version(tensor) != count or tensor.layout != view.layout:
+            return False
+        if tensor.layout == torch.strided and storage(tensor) != storage(view):
+            return False
+        return values is None or _same_bits(tensor.detach(), values)
+
+
+def _is_small(tensor: Tensor) -> bool:
+    return tensor.dim() <= 1 and tensor.numel() <= _SMALL and tensor.layout == torch.strided and tensor.device.type == "cpu"
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(a.element_size()) if a.is_floating_point() else None
+    return torch.equal(a.view(bits), b.view(bits)) if bits else torch.equal(a, b)
+
+
+def storage(tensor: Tensor) -> int:
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
