@@ -76,14 +76,16 @@ def lines(found: dict, whole: bool) -> list[list[str]]:
             line += [without(smart, rows), kept(smart), ratio(smart["allowed"])]
             if whole:
                 together = f"{smart['of_together']:.0%}" if "of_together" in smart else "–"
-                line += [f"{smart['of_best']:.0%}", together, ratio(smart["ratio"], smart["ratio_ci"]), without(loader, rows)]
+                waits = f"{smart['waited_us'] / 1e3:.1f} ({smart['waits']:.0f})" if "waits" in smart else "–"
+                by_hand = f" ({rows['staged']['of_best']:.0%})" if threads == 1 and "staged" in rows else ""
+                line += [f"{smart['of_best']:.0%}{by_hand}", together, waits, ratio(smart["ratio"], smart["ratio_ci"]), without(loader, rows)]
             made.append(line + [ratio(case.cpu), ratio(case.gpu), ratio(case.on_cpu)])
     return made
 
 
 def heads(whole: bool) -> list[str]:
     more = ["reading, ms", "the rest, ms"] if whole else []
-    beside = ["of the best", "of the sides together", "over any without", "DataLoader"] if whole else []
+    beside = ["of the best (`staged`)", "of the sides together", "waits, ms (sleeps)", "over any without", "DataLoader"] if whole else []
     return ["model", "batch", "step", *more, "SmartStage", "its guard", "allowed", *beside, *DEEPREC]
 
 

@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import resource
 import signal
 import sys
 import time
@@ -154,14 +155,17 @@ class Program:
         return {"settled": decided and chosen(feed.trainer.train)}
 
     def input(self, model: str, way: str, n: int) -> dict:
-        """Steps from the file. For plain input, how long its two sides take."""
+        """Steps from the file, and how long their thread had no core, in how many sleeps. For plain input, how long its two sides take."""
         feed, losses, batches = self.fed(model, way)
         for _ in range(uncounted(n)):
             next(losses)
-        begin = self.now()
+        begin, before = self.now(), resource.getrusage(resource.RUSAGE_THREAD)
         for _ in range(n):
             next(losses)
-        told: dict = {"us_per_step": (self.now() - begin) / n * 1e6}
+        after, seconds = resource.getrusage(resource.RUSAGE_THREAD), self.now() - begin
+        used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        told: dict = {"us_per_step": seconds / n * 1e6, "waited_us": (seconds - used) / n * 1e6,
+                      "waits": (after.ru_nvcsw - before.ru_nvcsw) / n}  # fmt: skip
         if feed.way == "plain":  # behind what counts; each side by itself, so that the bound is of the same minutes
             trainer, sides = feed.trainer, [0.0, 0.0, 0.0]
             for _ in range(n):

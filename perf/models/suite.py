@@ -18,7 +18,8 @@ one's guard and choice of a mode have decided; in each turn, some more. `compile
 `best`: what the two sides of a step allow with as many threads (`bound` says why), max(stage, main, (stage + processor time
 of main) / cores); `allowed`: (stage + main) / best; `of best`: how close a step came to it. Two sides that run at once slow each
 other down, be they processes that share nothing, because the cores share memory and more; `together`: max(stage, main) measured so,
-and `of together`: how close a step came to that. `step`: the step alone, on batches in memory. `serve`: latency with several clients.
+and `of together`: how close a step came to that. `waited`: how much of a step its thread spent without a core, and in how many sleeps
+(`waits`); where the input is ahead, it sleeps for the interpreter, which the stage has. `step`: the step alone, on batches in memory. `serve`: latency with several clients.
 The exit status is 1 if losses of two ways to feed a model differ, or if SmartStage is slower than none beyond doubt.
 """
 
@@ -242,6 +243,7 @@ class Suite:
             row |= bound(*(_median(told, same, side) for side in ("stage_us", "main_us", "main_cpu_us")))
             row["together_us"] = statistics.median(max(answer["stage_together_us"], answer["main_together_us"]) for answer in told[same])
             row["of_together"] = row["together_us"] / row["ours"]
+            row |= {metric: _median(told, name, metric) for metric in ("waited_us", "waits")}
             row |= {"of_best": row["best_us"] / row["ours"], "allowed_ratio": _median(told, base, "us_per_step") / row["best_us"]}
         allowed = rows[plain]["allowed"]
         case = CASES[model]
@@ -263,7 +265,7 @@ class Suite:
             return
         row["staged_share"] = on = statistics.mean(answer["staged"] for answer in answers)
         print(f"  {row['ours_name']}: {row['of_best']:.0%} of the best that its two sides allow on {CORES} cores, "
-              f"{row['of_together']:.0%} of what they reach together, "
+              f"{row['of_together']:.0%} of what they reach together, waits for {row['waited_us']:.0f} us in {row['waits']:.0f} sleeps, "
               f"x{ratio['ratio']:.2f} [{ratio['ci'][0]:.2f}, {ratio['ci'][1]:.2f}] of the same without; "
               f"{'kept' if on > 0.5 else 'dropped by its guard'}")  # fmt: skip
         if ratio["ci"][1] < 1:

@@ -36,7 +36,8 @@ class Contender:
             return {"losses": [0.5] * n}
         if self.before is None:
             self.before = self.warm
-        sides = {"stage_us": 300.0, "main_us": 700.0, "main_cpu_us": 700.0, "stage_together_us": 320.0, "main_together_us": 810.0}
+        sides = {"stage_us": 300.0, "main_us": 700.0, "main_cpu_us": 700.0, "stage_together_us": 320.0, "main_together_us": 810.0,
+                 "waited_us": 40.0, "waits": 3.0}  # fmt: skip
         return {"us_per_step": self.us, "staged": float(self.on)} | sides
 
 
@@ -76,6 +77,7 @@ def test_a_stage_is_judged_beside_the_same_threads_without_it(suite, monkeypatch
     assert rows[way]["peer_name"] == "plain 2" and rows[way]["ratio"] == pytest.approx(600 / 900)
     assert rows[way]["without"] == pytest.approx(1000 / 900) and rows[way]["staged_share"] == 1
     assert rows[way]["of_best"] == pytest.approx(700 / 900) and rows[way]["of_together"] == pytest.approx(810 / 900)
+    assert rows[way]["waited_us"] == 40 and rows[way]["waits"] == 3
     assert made.wrong == 0 and "of the same without; kept" in capsys.readouterr().out
     contenders[way] = Contender(1100, on=False)
     made, rows = run(suite, monkeypatch, contenders, quick)
