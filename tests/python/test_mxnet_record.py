@@ -41,6 +41,12 @@ def test_tests_that_differ_on_purpose_are_counted_also_where_a_line_does_not_say
     assert "| 1 | 1: engine | 10 | 0 | 0 | 0 |" in record.table([run("engine") | {"passed": 6}], ["engine"])
 
 
+def test_the_commit_with_most_files_run_three_times_is_named():
+    rows = [run("engine", commit="aaa")] * 2 + [run(name, commit="bbb") for name in ("engine", "gluon", "attr") * 3] + [run("attr", commit="ccc")] * 9
+    assert "Most at one commit: 3 runs of 3 of the files, at bbb." in record.table(rows, ["attr", "engine", "gluon"])
+    assert "Most at one commit" not in record.table(rows[:2], ["engine"])
+
+
 def test_a_new_line_is_behind_those_that_are_there(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "LINES", tmp_path / "record.jsonl")
     assert record.rows() == []

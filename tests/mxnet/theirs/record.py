@@ -5,6 +5,7 @@ when they were made. So three runs of all files may come together over many days
 speaks for. Lines are never changed, and a run that lost a test stays.
 """
 
+import collections
 import json
 import pathlib
 import re
@@ -63,9 +64,12 @@ def table(rows: list[dict], files: list[str]) -> str:
         )
         names = ", ".join(sorted(group))
         lines.append(f"| {f'{count} or more' if count == WANTED else count} | {len(group)}: {names} | {passed} | {lost} | {differ} | {unclean} |")
+    each = collections.Counter((name, row["commit"]) for name, of in runs.items() for row in of)
+    whole = collections.Counter(commit for (_, commit), count in each.items() if count >= WANTED)
+    most = [f"Most at one commit: {WANTED} runs of {count} of the files, at {commit}." for commit, count in whole.most_common(1)]
     lost = sorted({(row["commit"], test) for of in runs.values() for row in of for test in row["lost"]})
     commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
-    return "\n".join([*lines, "", f"{len(rows)} runs of files, of the engine at {commits or 'no commit yet'}.",
+    return "\n".join([*lines, "", " ".join([f"{len(rows)} runs of files, of the engine at {commits or 'no commit yet'}.", *most]),
                       *(f"- lost at {at}: `{test}`" for at, test in lost)]) + "\n"  # fmt: skip
 
 
