@@ -37,12 +37,13 @@ def fastest(rows: dict[str, dict], way: str, threads: int) -> dict | None:
 
 
 def without(row: dict | None, rows: dict[str, dict]) -> str:
-    """How many times as fast as the same threads without a stage; from the medians if the file is older than that figure."""
+    """How many times as fast as the same threads without a stage, or as a DataLoader without workers; from the medians if the file is older
+    than that figure."""
     if row is None:
         return "–"
-    if "without" in row:
+    partner = re.sub(r"^[a-z]+(_[a-z]+)?\d?", "loader0" if row["ours_name"].startswith("loader") else "plain", row["ours_name"])
+    if "without" in row and (partner.startswith("plain") or row.get("without_name") == partner):
         return ratio(row["without"], row["without_ci"])
-    partner = re.sub(r"^[a-z]+(_[a-z]+)?\d?", "plain", row["ours_name"])
     if row["peer_name"] == partner:
         return ratio(row["ratio"], row["ratio_ci"])
     return ratio(rows[partner]["ours"] / row["ours"])
@@ -69,7 +70,7 @@ def lines(found: dict, whole: bool) -> list[list[str]]:
             smart = fastest(rows, "smart_stage", threads)
             if smart is None:
                 continue
-            loader = fastest(rows, r"loader\d", threads)
+            loader = fastest(rows, r"loader[12]", threads)
             line = [NAMES[model], str(case.batch), f"{step}, {threads} thread{'s' if threads > 1 else ''}"]
             if whole:
                 line += [f"{smart['stage_us'] / 1e3:.1f}", f"{smart['main_us'] / 1e3:.1f}"]

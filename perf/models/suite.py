@@ -13,7 +13,7 @@ All contenders keep the memory that they free, as SmartStage and compiled steps 
 
 `input`: steps from a CSV file. The first contender reads, converts and trains in turn, on the better of one and two
 intra-op threads. "smart_stage 2" and "plain 2" use two in the step; `without` is the ratio to steps in turn with as many
-threads, by which SmartStage is judged. Before anything counts all contenders make the same number of steps, until the last
+threads, by which SmartStage is judged; a DataLoader with workers is judged by one without. Before anything counts all contenders make the same number of steps, until the last
 one's guard and choice of a mode have decided; in each turn, some more. `compiled`: the same, where the step is compiled by engine.torch.compile_step, so that the input is a larger share.
 `best`: what the two sides of a step allow with as many threads (`bound` says why), max(stage, main, (stage + processor time
 of main) / cores); `allowed`: (stage + main) / best; `of best`: how close a step came to it. Two sides that run at once slow each
@@ -55,8 +55,8 @@ COMPILED = tuple(
         ("loader2", ""),
     )
 )
-# With as many threads in the step, and nothing ahead of it.
-WITHOUT = {f"{way}{how}": f"plain{how}" for way in ("staged", "smart_stage", "on_cpu", "loader0", "loader1", "loader2")
+# With as many threads in the step, and nothing ahead of it. A DataLoader has a process of its own, so its workers are compared with none.
+WITHOUT = {f"{way}{how}": f"{'loader0' if way[:-1] == 'loader' else 'plain'}{how}" for way in ("staged", "smart_stage", "on_cpu", "loader1", "loader2")
            for how in ("", " 2", ":engine", ":engine 2")}  # fmt: skip
 SMART = ("smart_stage", "on_cpu")  # ways that have a guard
 WAYS = ("plain", "staged", *SMART, "loader0", "loader1", "loader2")  # to feed a step
@@ -252,15 +252,15 @@ class Suite:
               f"{case.on_cpu:.2f} with the stage on the CPU", flush=True)  # fmt: skip
         for name, without in WITHOUT.items():
             if name in rows and without in told:
-                self.beside(rows[name], told[name], [answer["us_per_step"] for answer in told[without]])
+                self.beside(rows[name], told[name], without, [answer["us_per_step"] for answer in told[without]])
 
     def compiled(self, model: str) -> None:
         self.input(model, "compiled", COMPILED)
 
-    def beside(self, row: dict, answers: list[dict], without: list[float]) -> None:
-        """A way to feed beside the same threads in turn. SmartStage is judged by that."""
+    def beside(self, row: dict, answers: list[dict], name: str, without: list[float]) -> None:
+        """A way to feed beside the same threads in turn, whose name that is. SmartStage is judged by that."""
         ratio = paired_ratio([answer["us_per_step"] for answer in answers], without)
-        row |= {"without": ratio["ratio"], "without_ci": ratio["ci"]}
+        row |= {"without": ratio["ratio"], "without_ci": ratio["ci"], "without_name": name}
         if not row["ours_name"].startswith(SMART):
             return
         row["staged_share"] = on = statistics.mean(answer["staged"] for answer in answers)

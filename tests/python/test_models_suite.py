@@ -89,8 +89,16 @@ def test_a_stage_is_judged_beside_the_same_threads_without_it(suite, monkeypatch
 def test_every_way_to_feed_has_a_partner_without_a_stage(suite):
     for names in (suite.INPUTS, suite.COMPILED):
         for name in names:
-            if not name.startswith("plain"):
-                assert suite.WITHOUT[name].startswith("plain") and suite.WITHOUT[name] in names
+            if not name.startswith(("plain", "loader0")):
+                without = "loader0" if name.startswith("loader") else "plain"
+                assert suite.WITHOUT[name].startswith(without) and suite.WITHOUT[name] in names
+
+
+def test_a_loader_with_workers_is_judged_beside_one_without(suite, monkeypatch):
+    contenders = {"plain": Contender(1000), "loader0": Contender(900), "loader1": Contender(600)}
+    _, rows = run(suite, monkeypatch, contenders)
+    assert rows["loader1"]["without"] == pytest.approx(900 / 600) and rows["loader1"]["without_name"] == "loader0"
+    assert "without" not in rows["loader0"]
 
 
 class Process:
