@@ -33,6 +33,12 @@ def test_a_lost_test_and_an_unclean_end_stay_in_the_sum_behind_runs_that_kept_it
     assert "- lost at abcdef0: `test_engine.py::test_bulk`" in table
 
 
+def test_why_a_test_is_unsteady_on_both_engines_is_told_where_it_was_lost():
+    test = "test_gluon_data.py::test_multi_worker_dataloader_release_pool"
+    table = record.table([run("gluon_data", [test])], ["gluon_data"])
+    assert f"- lost at 1234567: `{test}`: on both engines, now and then: Python's Pool.terminate hangs" in table
+
+
 def test_tests_that_differ_on_purpose_are_counted_also_where_a_line_does_not_say_it():
     says = run("profiler") | {"on_purpose": ["a", "b"]}
     does_not_say = run("profiler", lost=["c"]) | {"passed": 6}

@@ -32,10 +32,9 @@ AGAIN = 3  # times that a test which differs is asked on MXNet's engine
 COMMIT = record.commit()  # at the start: the runs take hours
 
 
-def known() -> dict[str, str]:
-    """Patterns of tests that differ on purpose, with the reason."""
-    lines = [line.split(None, 1) for line in (HERE / "known.txt").read_text().splitlines() if line and line[0] != "#"]
-    return {pattern: reason.strip() for pattern, reason in lines}
+def reason(test: str, listed: str) -> str:
+    """Why a list of tests has the test: known.txt, or unsteady.txt. Empty: it does not."""
+    return next((why for pattern, why in record.listed(listed).items() if fnmatch.fnmatch(test, pattern)), "")
 
 
 def stamp() -> str:
@@ -82,10 +81,9 @@ class File:
         self.ours.append(ours)
         missing = self.theirs.passed - ours.passed
         for test in sorted(missing - self.unsteady - self.lost.keys() - self.on_purpose.keys()):
-            reasons = [reason for pattern, reason in known().items() if fnmatch.fnmatch(test, pattern)]
-            if reasons:
-                self.on_purpose[test] = reasons[0]
-            elif self.steady(test):
+            if why := reason(test, "known.txt"):
+                self.on_purpose[test] = why
+            elif not reason(test, "unsteady.txt") and self.steady(test):
                 self.lost[test] = ours.outcomes.get(test, {"text": "did not run"})["text"]
             else:
                 self.unsteady.add(test)
@@ -107,8 +105,8 @@ class File:
     def tell(self) -> None:
         for test, text in self.lost.items():
             print(f"    LOST {test}: {' '.join(text.split())[-300:]}")
-        for test, reason in self.on_purpose.items():
-            print(f"    on purpose {test}: {reason}")
+        for test, why in self.on_purpose.items():
+            print(f"    on purpose {test}: {why}")
         for test in sorted(self.unsteady):
             print(f"    unsteady on both: {test}")
 

@@ -38,6 +38,12 @@ def rows() -> list[dict]:
     return [json.loads(line) for line in LINES.read_text().splitlines()] if LINES.exists() else []
 
 
+def listed(name: str) -> dict[str, str]:
+    """Patterns of tests that a list of this folder has, with the reason."""
+    lines = [line.split(None, 1) for line in (HERE / name).read_text().splitlines() if line and line[0] != "#"]
+    return {pattern: why.strip() for pattern, why in lines}
+
+
 def on_purpose(row: dict) -> int:
     """How many tests differ on purpose. Lines from before 2026-11-25 do not say it; of the files that known.txt names, all that are missing do."""
     if "on_purpose" in row:
@@ -67,10 +73,11 @@ def table(rows: list[dict], files: list[str]) -> str:
     each = collections.Counter((name, row["commit"]) for name, of in runs.items() for row in of)
     whole = collections.Counter(commit for (_, commit), count in each.items() if count >= WANTED)
     most = [f"Most at one commit: {WANTED} runs of {count} of the files, at {commit}." for commit, count in whole.most_common(1)]
+    unsteady = listed("unsteady.txt")
     lost = sorted({(row["commit"], test) for of in runs.values() for row in of for test in row["lost"]})
     commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
     return "\n".join([*lines, "", " ".join([f"{len(rows)} runs of files, of the engine at {commits or 'no commit yet'}.", *most]),
-                      *(f"- lost at {at}: `{test}`" for at, test in lost)]) + "\n"  # fmt: skip
+                      *(f"- lost at {at}: `{test}`{f': on both engines, now and then: {unsteady[test]}' if test in unsteady else ''}" for at, test in lost)]) + "\n"  # fmt: skip
 
 
 def tell(files: list[str]) -> None:
