@@ -15,7 +15,6 @@ most of them.
 """
 
 import argparse
-import fnmatch
 import hashlib
 import pathlib
 import re
@@ -30,11 +29,6 @@ import record
 HERE = pathlib.Path(__file__).resolve().parent
 AGAIN = 3  # times that a test which differs is asked on MXNet's engine
 COMMIT = record.commit()  # at the start: the runs take hours
-
-
-def reason(test: str, listed: str) -> str:
-    """Why a list of tests has the test: known.txt, or unsteady.txt. Empty: it does not."""
-    return next((why for pattern, why in record.listed(listed).items() if fnmatch.fnmatch(test, pattern)), "")
 
 
 def stamp() -> str:
@@ -81,9 +75,9 @@ class File:
         self.ours.append(ours)
         missing = self.theirs.passed - ours.passed
         for test in sorted(missing - self.unsteady - self.lost.keys() - self.on_purpose.keys()):
-            if why := reason(test, "known.txt"):
+            if why := record.reason(test, "known.txt"):
                 self.on_purpose[test] = why
-            elif not reason(test, "unsteady.txt") and self.steady(test):
+            elif not record.reason(test, "unsteady.txt") and self.steady(test):
                 self.lost[test] = ours.outcomes.get(test, {"text": "did not run"})["text"]
             else:
                 self.unsteady.add(test)

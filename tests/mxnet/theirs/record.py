@@ -6,6 +6,7 @@ speaks for. Lines are never changed, and a run that lost a test stays.
 """
 
 import collections
+import fnmatch
 import json
 import pathlib
 import re
@@ -44,6 +45,11 @@ def listed(name: str) -> dict[str, str]:
     return {pattern: why.strip() for pattern, why in lines}
 
 
+def reason(test: str, name: str) -> str:
+    """Why a list of this folder has the test. Empty: it does not."""
+    return next((why for pattern, why in listed(name).items() if fnmatch.fnmatch(test, pattern)), "")
+
+
 def on_purpose(row: dict) -> int:
     """How many tests differ on purpose. Lines from before 2026-11-25 do not say it; of the files that known.txt names, all that are missing do."""
     if "on_purpose" in row:
@@ -73,11 +79,10 @@ def table(rows: list[dict], files: list[str]) -> str:
     each = collections.Counter((name, row["commit"]) for name, of in runs.items() for row in of)
     whole = collections.Counter(commit for (_, commit), count in each.items() if count >= WANTED)
     most = [f"Most at one commit: {WANTED} runs of {count} of the files, at {commit}." for commit, count in whole.most_common(1)]
-    unsteady = listed("unsteady.txt")
     lost = sorted({(row["commit"], test) for of in runs.values() for row in of for test in row["lost"]})
     commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
     return "\n".join([*lines, "", " ".join([f"{len(rows)} runs of files, of the engine at {commits or 'no commit yet'}.", *most]),
-                      *(f"- lost at {at}: `{test}`{f': on both engines, now and then: {unsteady[test]}' if test in unsteady else ''}" for at, test in lost)]) + "\n"  # fmt: skip
+                      *(f"- lost at {at}: `{test}`{f': on both engines, now and then: {why}' if (why := reason(test, 'unsteady.txt')) else ''}" for at, test in lost)]) + "\n"  # fmt: skip
 
 
 def tell(files: list[str]) -> None:
