@@ -102,25 +102,28 @@ TEST(DeviceBulk, AWaitThatAnotherBringsAlongIsElided) {
 TEST(DeviceBulk, EventsAreMadeOnceAndNeverRecordedWhileSomebodyMayWait) {
   Rig rig;
   Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
-  const auto step = [&] {
+  const auto push = [&] {
     for (int i = 0; i < 20; ++i) {
       rig.Push({.updates = {a}, .place = Gpu(0, 0)});
       rig.Push({.reads = {a}, .updates = {b}, .place = Gpu(0, 1)});
     }
-    rig.eng().WaitAll();
   };
-  // All of a step is issued before any of it ends: then the first needs as many events as a step ever can.
-  Var gate = rig.eng().NewVar("gate");
+  const auto wait_recorded = [&](uint64_t n) {
+    while (rig.eng().device_stats().records < n) std::this_thread::yield();
+  };
+  // All of a step is recorded before any of it ends: then the first needs as many events as a step ever can. To be
+  // issued is not enough: the last op's record comes later, and could take an event that is free again.
   const uint64_t hold = rig.PushHeldKernel({.updates = {a}, .place = Gpu(0, 0)});
-  for (int i = 0; i < 20; ++i) {
-    rig.Push({.updates = {a}, .place = Gpu(0, 0)});
-    rig.Push({.reads = {a}, .updates = {b}, .place = Gpu(0, 1)});
-  }
-  rig.WaitIssued();
+  wait_recorded(1);
+  push();
+  wait_recorded(41);
   rig.device().Release(hold);
   rig.eng().WaitAll();
   const DeviceCounts before = rig.device().counts();
-  for (int i = 0; i < 20; ++i) step();
+  for (int i = 0; i < 20; ++i) {
+    push();
+    rig.eng().WaitAll();
+  }
   const DeviceCounts made = rig.device().counts() - before;
   EXPECT_EQ(made[DeviceCall::kCreateEvent], 0u);
   EXPECT_EQ(made[DeviceCall::kCreateStream], 0u);
