@@ -63,6 +63,7 @@ void DropIn::NotifyShutdown() {
 }
 
 bool DropIn::Drained(const char* before) {
+  const Returns::Pause pause;
   if (engine_.Drain(drain_timeout_)) return true;
   std::fprintf(stderr, "engine.mxnet: %s while ops have not ended\n%s", before, engine_.DescribePending().c_str());
   return false;
@@ -125,16 +126,22 @@ void DropIn::DeleteVariable(abi::SyncFn fn, abi::Context context, abi::Var* give
 
 void DropIn::WaitForVar(abi::Var* given) {
   Var* const var = static_cast<Var*>(given);
-  if (var->var) engine_.Wait(var->var, {"mxnet", 0});
+  if (var->var) {
+    const Returns::Pause pause;
+    engine_.Wait(var->var, {"mxnet", 0});
+  }
   Throw(var);
 }
 
 void DropIn::WaitForAll() {
-  uint64_t before;
-  do {
-    before = ledger_.nested.load(std::memory_order_relaxed);
-    engine_.Drain(std::chrono::milliseconds::max());
-  } while (ledger_.nested.load(std::memory_order_relaxed) != before);
+  {
+    const Returns::Pause pause;
+    uint64_t before;
+    do {
+      before = ledger_.nested.load(std::memory_order_relaxed);
+      engine_.Drain(std::chrono::milliseconds::max());
+    } while (ledger_.nested.load(std::memory_order_relaxed) != before);
+  }
   if (std::exception_ptr first = ledger_.failures.TakeAll()) std::rethrow_exception(first);
 }
 

@@ -33,6 +33,31 @@ struct CFunction {
   void (*invoke)(const Held&, Args...);
 };
 
+// What is left of a function that is not called any more: it can only be destroyed.
+class Remains {
+ public:
+  enum Operation { kTypeInfo, kPointer, kClone, kDestroy };
+  using Manager = bool (*)(Held&, const Held&, Operation);
+
+  Remains() noexcept = default;
+  Remains(const Held& held, Manager manage) noexcept : held_(held), manage_(manage) {}
+  Remains(Remains&& other) noexcept : held_(other.held_), manage_(std::exchange(other.manage_, nullptr)) {}
+  Remains& operator=(Remains&& other) noexcept {
+    Destroy();
+    held_ = other.held_;
+    manage_ = std::exchange(other.manage_, nullptr);
+    return *this;
+  }
+  ~Remains() { Destroy(); }
+
+ private:
+  void Destroy() noexcept {
+    if (Manager const manage = std::exchange(manage_, nullptr)) manage(held_, held_, kDestroy);
+  }
+  Held held_{};
+  Manager manage_ = nullptr;
+};
+
 // Whether that is the type's name: the first closure type in one of these two. The second one has a deleter for the argument.
 inline bool IsCFunction(std::string_view type) noexcept {
   return (type.starts_with("Z17MXEnginePushAsyncEUl") || type.starts_with("Z16MXEnginePushSyncEUl")) &&
@@ -56,11 +81,12 @@ class Function {
     return *this;
   }
   Function(const Function& other) : manage_(other.manage_), invoke_(other.invoke_) {
-    if (manage_) manage_(held_, other.held_, kClone);
+    if (manage_) manage_(held_, other.held_, Remains::kClone);
   }
-  ~Function() {
-    if (manage_) manage_(held_, held_, kDestroy);
-  }
+  ~Function() { Leave(); }
+
+  // Empties it without destroying what it holds.
+  Remains Leave() noexcept { return {held_, std::exchange(manage_, nullptr)}; }
 
   explicit operator bool() const noexcept { return manage_ != nullptr; }
   void operator()(Args... args) const {
@@ -75,7 +101,7 @@ class Function {
     // relaxed: it publishes nothing; all closures of that type have this manager.
     if (manage_ != c_function_.load(std::memory_order_relaxed)) {
       Held type{};
-      manage_(type, held_, kTypeInfo);
+      manage_(type, held_, Remains::kTypeInfo);
       const auto* const info = static_cast<const std::type_info*>(type.object);
       if (!info || !IsCFunction(info->name())) [[likely]]
         return false;
@@ -83,12 +109,12 @@ class Function {
     }
     void* const* const words = static_cast<void**>(held_.object);
     out = {{words[0], words[1]}, invoke_};
-    std::exchange(manage_, nullptr)(held_, held_, kDestroy);
+    Leave();
     return true;
   }
 
  private:
-  enum Operation { kTypeInfo, kPointer, kClone, kDestroy };
+  using Manager = Remains::Manager;
 
   template <class F>
   static constexpr bool kSmall = std::is_pointer_v<F>;
@@ -109,10 +135,10 @@ class Function {
       return *static_cast<F*>(held.object);
   }
   template <class F>
-  static bool Manage(Held& to, const Held& from, Operation operation) {
-    if (operation == kTypeInfo) to.object = const_cast<std::type_info*>(&typeid(F));
-    if (operation == kClone) Put(to, std::as_const(In<F>(from)));
-    if (operation == kDestroy && !kSmall<F>) delete &In<F>(to);
+  static bool Manage(Held& to, const Held& from, Remains::Operation operation) {
+    if (operation == Remains::kTypeInfo) to.object = const_cast<std::type_info*>(&typeid(F));
+    if (operation == Remains::kClone) Put(to, std::as_const(In<F>(from)));
+    if (operation == Remains::kDestroy && !kSmall<F>) delete &In<F>(to);
     return false;
   }
   template <class F>
@@ -125,7 +151,6 @@ class Function {
     std::swap(invoke_, other.invoke_);
   }
 
-  using Manager = bool (*)(Held&, const Held&, Operation);
   static inline constinit std::atomic<Manager> c_function_ = nullptr;  // the one of CFunctions, once one was seen
   Held held_{};
   Manager manage_ = nullptr;

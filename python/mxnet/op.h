@@ -5,7 +5,8 @@
 // ledger. Only an op without Vars carries its ledger itself.
 //
 // Threads:   a body runs once, on the engine's threads.
-// Ownership: a body owns its function; the engine destroys both on the thread that ran or skipped it.
+// Ownership: a body owns its function; the engine destroys the body on the thread that ran or skipped it, and the function goes back
+//            to a thread that pushes (returns.h). A reusable operator shares its function with its ops.
 // Errors:    a body throws nothing: failures.h has what its function threw.
 #pragma once
 
@@ -17,6 +18,7 @@
 #include "abi.h"
 #include "engine/engine.h"
 #include "failures.h"
+#include "returns.h"
 
 namespace engine_mxnet {
 
@@ -46,6 +48,11 @@ void Execute(::engine::RunContext& ctx, const Special& special, const abi::SyncC
 void Execute(::engine::RunContext& ctx, const Special& special, const abi::AsyncFn& fn);
 void Execute(::engine::RunContext& ctx, const Special& special, const abi::AsyncCFn& fn);
 inline void Execute(::engine::RunContext& ctx, const Special& special, const SharedFn& fn) {
+  Execute(ctx, special, *fn);
+}
+
+template <class Fn>
+void Execute(::engine::RunContext& ctx, const Special& special, const Returning<Fn>& fn) {
   Execute(ctx, special, *fn);
 }
 

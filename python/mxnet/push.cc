@@ -69,6 +69,16 @@ bool DropIn::IsPlain(abi::Context context, abi::Property property, bool wait) co
          property != abi::Property::kNoSkip && !wait && !naive_;
 }
 
+// What an op holds: its function, which comes back; of one of C nothing has to be destroyed.
+template <class... Args>
+Returning<abi::Function<Args...>> Kept(abi::Function<Args...>&& fn) {
+  return Returning(std::move(fn));
+}
+template <class... Args>
+abi::CFunction<Args...> Kept(const abi::CFunction<Args...>& fn) {
+  return fn;
+}
+
 void DropIn::CountNested() {
   if (t_here.depth) ledger_.nested.fetch_add(1, std::memory_order_relaxed);
 }
@@ -100,10 +110,13 @@ void DropIn::PushFunction(Fn&& fn, abi::Context context, const abi::Vars& reads,
   CountNested();
   const Refs refs(reads, updates);
   ::engine::OpDesc desc{.name = name, .reads = refs.reads(), .updates = refs.updates(), .priority = LevelOf(priority)};
+  if (!t_here.depth) Returns::Push();
+  auto kept = Kept(std::move(fn));
+  using Held = decltype(kept);
   if (!IsPlain(context, property, wait)) [[unlikely]]
-    return PushSpecial(desc, std::move(fn), context, property, wait);
-  if (refs.empty()) return engine_.Push(desc, VarlessBody<std::decay_t<Fn>>{&ledger_, std::move(fn)}, kSite);
-  engine_.Push(desc, PlainBody<std::decay_t<Fn>>{std::move(fn)}, kSite);
+    return PushSpecial(desc, std::move(kept), context, property, wait);
+  if (refs.empty()) return engine_.Push(desc, VarlessBody<Held>{&ledger_, std::move(kept)}, kSite);
+  engine_.Push(desc, PlainBody<Held>{std::move(kept)}, kSite);
 }
 
 void DropIn::PushSync(abi::SyncFn fn, abi::Context context, const abi::Vars& reads, const abi::Vars& updates,
