@@ -108,8 +108,10 @@ void DropIn::DeleteVariable(abi::SyncFn fn, abi::Context context, abi::Var* give
   if (!Refused()) {
     try {
       CountNested();
-      return engine_.Push({.name = "DeleteVariable", .updates = var->var, .run_always = true}, DeleteBody{var},
-                          {"mxnet", 0});
+      // First among ready ops: it frees memory that the next op may take, and no op waits for it.
+      return engine_.Push(
+          {.name = "DeleteVariable", .updates = var->var, .priority = ::engine::kMaxPriority, .run_always = true},
+          DeleteBody{var}, {"mxnet", 0});
     } catch (
         const std::
             exception&) {  // it takes no more ops, or there is no memory: here and now, then, because destructors call this

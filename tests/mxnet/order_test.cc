@@ -59,6 +59,27 @@ TEST_P(OrderTest, RandomProgramsEqualTheSerialOracle) {
   }
 }
 
+// What is deleted frees memory, and nothing waits for it: behind other ready ops, a program that pushes ahead would fill the memory.
+TEST(DeletionTest, ComesBeforeOtherReadyOps) {
+  const auto eng = Make(1);
+  Gate gate;
+  std::vector<std::string> order;
+  const abi::Vars kept{eng->NewVariable()}, others{eng->NewVariable(), eng->NewVariable()};
+  abi::Var* const gone = eng->NewVariable();
+  Sync(
+      *eng, [&](abi::RunContext) { gate.Wait(); }, {gone}, kept);
+  for (abi::Var* var : others) Sync(*eng, [&](abi::RunContext) { order.push_back("op"); }, {}, {var});
+  Sync(
+      *eng, [&](abi::RunContext) { order.push_back("behind"); }, {}, kept);
+  eng->DeleteVariable([&](abi::RunContext) { order.push_back("deletion"); }, {}, gone);
+  gate.Open();
+  eng->WaitForAll();
+  ASSERT_EQ(order.size(), 4u);
+  EXPECT_EQ(order.front(), "deletion");
+  for (abi::Var* var : {kept[0], others[0], others[1]}) Delete(*eng, var);
+  eng->WaitForAll();
+}
+
 TEST_P(OrderTest, VersionsCountWritesAndNotReads) {
   for (const Kind kind : {Kind::kPerDevice, Kind::kPooled, Kind::kNaive}) {
     const auto eng = Make(GetParam(), kind);
