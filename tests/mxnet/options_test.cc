@@ -28,7 +28,7 @@ class Env {
 
 TEST(DropInOptionsTest, IdleWorkersLookForWorkForLongerThanACallFromPythonTakes) {
   const Env spin("ENGINE_SPIN_US", nullptr);
-  EXPECT_EQ(OptionsFromEnv().spin, 60us);
+  EXPECT_EQ(OptionsFromEnv().spin, 150us);
   EXPECT_EQ(::engine::EngineOptions::FromEnv().spin, 20us);
 }
 
