@@ -21,7 +21,7 @@ constexpr int kScratchAWorker = 16;
 constexpr int kMostScratch = 4;  // times kScratchAWorker
 constexpr const char* kDefaultType = "ThreadedEnginePerDevice";
 // A call of an NDArray from Python takes 30 to 110 us, by machine. A worker that looks for work for less than that sleeps between any
-// two of them, and each push wakes it: ./run perf mxnet --only nd_in_place is 0.92 to 0.95 then, and 1.2 with this.
+// two of them, and each push wakes it: ./run perf mxnet --only nd_in_place is 0.92 to 0.95 then, and 1.1 to 1.2 with this.
 constexpr std::chrono::microseconds kSpin{150};
 
 int ThreadsFromEnv(const char* variable, int otherwise) {
