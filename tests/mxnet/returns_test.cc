@@ -84,6 +84,16 @@ TEST_P(ReturnsTest, NoneIsKeptBehindAWait) {
   EXPECT_EQ(functions_.kept(), 0);
 }
 
+TEST_P(ReturnsTest, NoneIsKeptBehindAWaitBesideWhichOthersPush) {
+  PushMarked(10);
+  {
+    const Returns::Pause pause;
+    RunAll();  // pushes, as another thread may while this one waits
+    EXPECT_EQ(functions_.kept(), 10);
+  }
+  EXPECT_EQ(functions_.here(), 10);
+}
+
 TEST_P(ReturnsTest, WorkersDestroyThemWhileTheThreadThatPushesWaits) {
   PushMarked(200);
   Sync(*eng_, [this](abi::RunContext) { ran_.Open(); }, {chain_}, {last_});
