@@ -83,13 +83,15 @@ class Ours {
     if (name == "chains_2_64") return Chains(2, 64, n);
     if (name == "chains_1_65536") return Chains(1, 65536, n);
     if (name.starts_with(kManyVars)) return ManyVars(std::stoul(std::string(name.substr(kManyVars.size()))), n);
+    if (name.starts_with(kJoins)) return Joins(std::stoi(std::string(name.substr(kJoins.size()))), n);
     if (name.starts_with(kHostBulk)) return HostBulk(name.substr(kHostBulk.size()), n);
     if (name.starts_with(kAlone)) return Alone(name.substr(kAlone.size()), n);
     return Answer::Skip("no such case");
   }
 
  private:
-  static constexpr std::string_view kAlone = "alone_", kHostBulk = "bulk_host_", kManyVars = "many_vars_";
+  static constexpr std::string_view kAlone = "alone_", kHostBulk = "bulk_host_", kManyVars = "many_vars_",
+                                    kJoins = "joins_";
 
   // The two sides of an op, one after the other on one thread (an engine without workers, whose ops run inside the
   // wait), in batches that stay in the cache: what a pushing thread and a worker would do if no cache line moved
@@ -111,6 +113,21 @@ class Ours {
     if (pushed.empty()) return Answer::Skip("too few ops");
     const double push = Quantile(pushed, 0.5), run = Quantile(ran, 0.5);
     return {{{"ns_per_op", push + run}, {"push_ns", push}, {"run_ns", run}}, {}};
+  }
+
+  // Four ops beside each other, one behind them all, and so on: where only one op can run, the other workers have nothing to do.
+  Answer Joins(int rounds, std::size_t n) {
+    const auto body = [rounds] {
+      for (int i = 0; i < rounds; ++i) asm volatile("");
+    };
+    const std::vector<engine::Var> four(vars_.begin() + 1, vars_.begin() + 5);
+    const Meter meter;
+    for (std::size_t i = 0; i < n; i += 5) {
+      for (const engine::Var& one : four) engine_.Push({.name = "beside", .reads = {vars_[0]}, .writes = {one}}, body);
+      engine_.Push({.name = "join", .reads = four, .writes = {vars_[0]}}, body);
+    }
+    engine_.WaitAll();
+    return meter.Stop(n);
   }
 
   // Ops for the host inside a bulk, and the same ops outside, batch by batch in turns on one engine: two processes

@@ -54,7 +54,7 @@
     "hard bound, max_pending or more: any push beyond it throws BackPressureError")                                    \
   X(Int, max_spare_threads, 64, AtLeast(0), "",                                                                        \
     "threads that stand in for workers whose op waits; a wait that would need more throws")                            \
-  X(Micros, spin, 20, AtLeast(0), "ENGINE_SPIN_US",                                                                    \
+  X(Micros, spin, 50, AtLeast(0), "ENGINE_SPIN_US",                                                                    \
     "how long an idle worker or a waiter spins before it sleeps; 0: not at all; more than a second is a second")       \
   X(Millis, drain_timeout, 30000, AtLeast(0), "",                                                                      \
     "how long a shutdown waits for completions that never come; then their ops fail with ShutdownError")               \

@@ -94,14 +94,14 @@ CONTENDERS = {
 }
 
 # The library without one mechanism each: who is measured with and without it, and on what.
-MECHANISMS = ("tiny_regime", "takes_many", "prefetch_tails", "keeps_successor", "spins", "sends_away", "sorts_many")
+MECHANISMS = ("tiny_regime", "takes_many", "prefetch_tails", "keeps_successor", "spins", "spins_beside", "sends_away", "sorts_many")
 for _name in MECHANISMS:
     CONTENDERS[f"without {_name}"] = Contender("ours", without=_name)
 CONTENDERS["demo"] = Contender("demo")
 for _name in MECHANISMS:
     CONTENDERS[f"demo without {_name}"] = Contender("demo", without=_name)
 # Those that act on runs of plans only: replays in a row, each waited for, and recorded training steps.
-OF_RUNS = ("spins", "lingers")
+OF_RUNS = ("spins", "spins_beside")
 for _name in OF_RUNS:
     CONTENDERS[f"plan without {_name}"] = Contender("plans", ("--variant", "waits"), without=_name)
     CONTENDERS[f"step without {_name}"] = Contender("makespan_ours", without=_name)
@@ -173,6 +173,10 @@ MANY_VARS = tuple(
 SHORT_STEPS = (
     Case("short_steps", "a plan of 30 nodes of 5 us, each run waited for, 30 us of something else between them", "step_us", 5000, 1000, False,
          beside=("wakeups_per_step",)),
+)
+JOINS = tuple(
+    Case(f"joins_{rounds}", f"four ops, one behind them, and so on; bodies of {rounds:,} rounds", n=n, quick_n=n // 4, beside=("wakeups_per_op",))
+    for rounds, n in ((20_000, 20_000), (200_000, 4000))
 )
 DEMO = (Case("demo", "the demo's training on 336,776 flights, an epoch", "epoch_ms", 1, 1, False),)
 STARTS = (
@@ -292,7 +296,7 @@ TASK_BENCH = tuple(
 
 SUITES = {
     "mechanisms": (
-        Group("ops", "ours", tuple(f"without {name}" for name in MECHANISMS), THROUGHPUT + CHAINS + MANY_VARS + (REST[1], REST[3], REST[5]) + TASK_BENCH),
+        Group("ops", "ours", tuple(f"without {name}" for name in MECHANISMS), THROUGHPUT + CHAINS + JOINS + MANY_VARS + (REST[1], REST[3], REST[5]) + TASK_BENCH),
         Group("runs", "plan, each waited for", tuple(f"plan without {name}" for name in OF_RUNS), REPLAYS + SHORT_STEPS),
         Group("steps", "cost_model", tuple(f"step without {name}" for name in OF_RUNS), RECORDED),
         Group("demo", "demo", tuple(f"demo without {name}" for name in MECHANISMS), DEMO),

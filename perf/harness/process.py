@@ -13,6 +13,7 @@ from pathlib import Path
 class Runner:
     def __init__(self, binary: Path, args: list[str], log: Path, library: Path | None = None):
         # A library of that folder goes before the one that the runner was linked with.
+        self._library = library
         self._env = os.environ | ({"LD_LIBRARY_PATH": str(library)} if library else {})
         self._command = [str(binary), *args]
         self._log = log
@@ -36,6 +37,8 @@ class Runner:
             self.close()
             return {"skip": f"the runner died (status {code}); see {self._log.name}"}
         os.kill(self._process.pid, signal.SIGSTOP)
+        if self._library and f" {self._library.resolve()}/" not in Path(f"/proc/{self._process.pid}/maps").read_text():
+            raise RuntimeError(f"{self._command[0]} did not load its library from {self._library}")
         return json.loads(line)
 
     def close(self) -> None:

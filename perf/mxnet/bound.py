@@ -6,7 +6,7 @@ import heapq
 import itertools
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 Op = tuple[str, float, list[int]]
 
@@ -114,8 +114,12 @@ def seconds_of(names: Iterable[str], measured: Iterable[tuple[str, float]], step
     return found
 
 
-def median_by_place(values: list[float], steps: int) -> list[float]:
-    """For each value the median of those that have its place in a step; all steps have as many."""
+def by_place(typical: Callable[[list[float]], float], values: list[float], steps: int, counted: list[bool] | None = None) -> list[float]:
+    """For each value what is typical of those that have its place in a step; all steps have as many. `counted`: of these only, unless none of
+    that place is."""
     in_step = len(values) // steps
-    medians = [statistics.median(values[i::in_step]) for i in range(in_step)]
-    return [medians[i % in_step] for i in range(len(values))]
+    found = []
+    for place in range(in_step):
+        all_of = values[place::in_step]
+        found.append(typical([value for value, counts in zip(all_of, counted[place::in_step]) if counts] or all_of if counted else all_of))
+    return [found[i % in_step] for i in range(len(values))]

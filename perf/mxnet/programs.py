@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import signal
+import statistics
 import struct
 import sys
 import tempfile
@@ -288,10 +289,11 @@ def feed_images():
 
 
 def allowed(steps, n):
-    """The time of a step of `n` by a list schedule (bound.py) of its ops, as long as these take here and now, while several run at once, in the
-    order that a trace shows, with the pushes of this thread beside them. Deletions are left out: workers push them, too. And where the time of
-    the workers went while it was traced: their ops as in the schedule, what ops took longer than that, time without an op while one was
-    `ready`, and while there was `nothing` to run."""
+    """The time of a step of `n` by a list schedule (bound.py) of its ops, as long as these take here and now, in the order that a trace shows, with
+    the pushes of this thread beside them. An op takes what it takes on average while others run beside it and this thread has pushed all
+    and waits, because before that it may have to share its core; an op that never runs then, what it takes on average at all. Deletions are
+    left out: workers push them, too. And where the time of the workers went while it was traced: their ops as in the schedule, what ops took
+    longer than that, time without an op while one was `ready`, and while there was `nothing` to run."""
     mx.nd.waitall()
     with engine.trace() as trace:
         steps(n)
@@ -303,10 +305,12 @@ def allowed(steps, n):
     if len(events) % n:
         raise RuntimeError(f"{len(events)} ops in {n} steps: the steps differ")
     place = {event.op: i for i, event in enumerate(events)}
-    took = bound.median_by_place([event.end - event.begin for event in events], n)
+    all_pushed = max(event.pushed for event in events)
+    took = bound.by_place(statistics.fmean, [event.end - event.begin for event in events], n,
+                          [event.begin > all_pushed for event in events])  # fmt: skip
     ops = [(event.name, seconds, [place[op] for op in event.after if place.get(op, i) < i])
            for i, (event, seconds) in enumerate(zip(events, took))]  # fmt: skip
-    pushes = bound.median_by_place([b.pushed - a.pushed for a, b in zip([events[0], *events], events)], n)
+    pushes = bound.by_place(statistics.median, [b.pushed - a.pushed for a, b in zip([events[0], *events], events)], n)
     workers = int(args.workers)
     return {"us_per_step": bound.scheduled(ops, pushes, workers, len(os.sched_getaffinity(0))) / n * 1e6,
             "at_least": bound.at_least(ops, workers) / n * 1e6,

@@ -61,7 +61,7 @@ def init(
     max_spare_threads: threads that stand in for workers whose op waits; a wait that would need more throws.
         Default: 64.
     spin: how long an idle worker or a waiter spins before it sleeps; 0: not at all; more than a second is a
-        second. Default: 0.00002 s, or what ENGINE_SPIN_US says.
+        second. Default: 0.00005 s, or what ENGINE_SPIN_US says.
     drain_timeout: how long a shutdown waits for completions that never come; then their ops fail with
         ShutdownError. Default: 30 s.
     stall_timeout: a watchdog reports after this long without progress; 0: no watchdog. Default: 0 s, or what

@@ -6,7 +6,7 @@ TEST(ConfigInitGivesTheDefaults) {
   memset(&config, 0x5a, sizeof config);
   OK(EngineConfigInit(&config, sizeof config));
   CHECK(config.struct_size == sizeof config && config.workers == -1 && config.max_pending == 16384);
-  CHECK(config.start_step == 100 && config.stop_step == 200 && config.spin_us == 20 && config.stall_timeout_ms == 0);
+  CHECK(config.start_step == 100 && config.stop_step == 200 && config.spin_us == 50 && config.stall_timeout_ms == 0);
   CHECK(config.pools == NULL && config.num_pools == 0 && config.on_stall == NULL);
   CHECK(strcmp(config.policy, "threaded") == 0 && strcmp(config.thread_name, "engine") == 0);
 }

@@ -28,8 +28,8 @@ class Env {
 
 TEST(DropInOptionsTest, IdleWorkersLookForWorkForLongerThanACallFromPythonTakes) {
   const Env spin("ENGINE_SPIN_US", nullptr);
-  EXPECT_EQ(OptionsFromEnv().spin, 150us);
-  EXPECT_EQ(::engine::EngineOptions::FromEnv().spin, 20us);
+  EXPECT_EQ(OptionsFromEnv().spin, 1ms);
+  EXPECT_EQ(::engine::EngineOptions::FromEnv().spin, 50us);
 }
 
 TEST(DropInOptionsTest, TheEnvironmentOverridesHowLongTheyLook) {

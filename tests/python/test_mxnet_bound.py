@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+import statistics
 
 import pytest
 
@@ -47,7 +48,13 @@ def test_no_schedule_is_shorter_than_what_the_order_and_the_work_allow():
 
 
 def test_a_place_in_a_step_has_the_median_of_all_steps():
-    assert bound.median_by_place([1.0, 10.0, 3.0, 30.0, 2.0, 20.0], steps=3) == [2.0, 20.0] * 3
+    assert bound.by_place(statistics.median, [1.0, 10.0, 3.0, 30.0, 2.0, 20.0], steps=3) == [2.0, 20.0] * 3
+
+
+def test_only_what_counts_is_typical_unless_nothing_does():
+    counted = [False, False, True, True, True, False]
+    assert bound.by_place(statistics.fmean, [9.0, 9.0, 3.0, 30.0, 2.0, 20.0], 3, counted) == [2.5, 30.0] * 3
+    assert bound.by_place(statistics.fmean, [9.0, 1.0, 3.0, 3.0], 2, [True, False, True, False]) == [6.0, 2.0] * 2  # none of the second counts
 
 
 def test_ops_of_one_name_keep_their_own_times():

@@ -3,9 +3,9 @@
 // Where a command is named, it repeats the measurement by which the constant was chosen. Two constants have one, and
 // stand first. All others were chosen by what the steps that they weigh cost on 2 cores of an AMD EPYC (Zen 4) VM: a
 // clock read 25 ns, a wake 20 to 30 us. Other values were not tried one by one. `./run perf mechanisms` measures what some belong to, with
-// and without the whole mechanism: kTinyOpNanos (tiny_regime), kTakeBatch (takes_many), kLingerSpins (lingers),
-// kInlineRun (keeps_successor). The constants of devices were chosen without a GPU; `./run perf gpu --rows 18 19 21`
-// measures there what kGraphTrials, kAwaitNap, kDozeShortest and kGraphNodeBytes take for granted.
+// and without the whole mechanism: kTinyOpNanos (tiny_regime), kTakeBatch (takes_many), kInlineRun (keeps_successor). The
+// constants of devices were chosen without a GPU; `./run perf gpu --rows 18 19 21` measures there what kGraphTrials, kAwaitNap,
+// kDozeShortest and kGraphNodeBytes take for granted.
 #pragma once
 
 #include <chrono>
@@ -63,11 +63,9 @@ inline constexpr int64_t kSharedTaskNanos = 300;
 inline constexpr int64_t kTakeNanos = 150;
 // How long a thread of a run's team that finds nothing ready looks for more before it leaves, in spins
 // (EngineOptions::spin): a wake takes longer than the nodes of such runs.
-inline constexpr int kTeamSpins = 5;
+inline constexpr int kTeamSpins = 2;
 // Pushes that wake workers so shortly one after the other send them away from their own processor.
 inline constexpr std::chrono::microseconds kWokenLately{250};
-// How long a worker of a team looks for the next run after one has ended, in spins: a wake takes some 20 us.
-inline constexpr int kLingerSpins = 2;
 // How long a worker that begins a run pauses for the thread that waits for it: some 2 us, where a wake takes 30.
 inline constexpr uint32_t kWaiterPauses = 50;
 // How long a thread that waits for a run sleeps in it at a time, before it waits as for any op.

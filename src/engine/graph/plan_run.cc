@@ -294,7 +294,6 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       LeaveTeam(run);
     }
     Drop(run);
-    if (worker) worker->lingers = !next;  // mechanism: lingers
     return next;
   }
   OpRecord* next = EndTasks(now, run, ended, t_role_lent ? nullptr : worker);

@@ -169,14 +169,14 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
 }
 
 OpRecord* Pool::Search(Worker& worker) {
-  // Only two kinds of workers spin: the last one awake, because its sleep is the one that costs the next push a wake,
-  // and one whose last op was of a run that a team works at.
-  const bool lingers = std::exchange(worker.lingers, false);
-  const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
-  if (spin_.count() == 0 || !(last_awake || lingers)) return Find(worker, true);  // mechanism: spins
+  // A worker that sleeps costs a wake: the thread that wakes it makes a system call, and the op starts only when the worker is
+  // back. So each spins first, but not beside another one while ops are tiny, because a second worker then only is in the way.
+  bool spins = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
+  spins |= !tiny_.load(std::memory_order_relaxed);              // mechanism: spins_beside
+  if (spin_.count() == 0 || !spins) return Find(worker, true);  // mechanism: spins
   SpinPlaces& places = host_.spin_places();
   SpinPlaces::Note(places.searcher);
-  const auto begin = Clock::now(), until = begin + (lingers ? tuning::kLingerSpins : 1) * spin_;
+  const auto begin = Clock::now(), until = begin + spin_;
   for (uint32_t round = 0;; ++round) {
     SpinRound(round, places.waiter, [] { return false; });
     if (OpRecord* op = Find(worker, true)) {

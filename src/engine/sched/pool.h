@@ -43,7 +43,6 @@ struct alignas(64) Worker {
   std::chrono::nanoseconds searched{0};    // time spent searching since the last mean; it counts for no op
   struct DeviceLane* last_lane = nullptr;  // for a worker that issues to a device: the lane to which it issued last
   uint32_t lanes = 0;                      // and the lanes that it issued to since it slept, a bit each
-  bool lingers = false;                    // its last op was of a run that a team works at, so another may follow soon
   bool turn_over = false;  // the next op goes to the queue instead of running at once, so that others have a turn
   // Futex word: 0 awake, 1 asleep. Its thread sets it to 1 under Pool::mu_; whoever wakes the worker sets it to 0.
   std::atomic<uint32_t> asleep{0};
