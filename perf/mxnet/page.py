@@ -47,7 +47,7 @@ def time_of_workers(rows: list[dict]) -> list[str]:
     if not lines:
         return []
     return [
-        "", "Where the time of two workers goes in the same processes, traced: ops, each as long as it usually takes; what they take longer, because the "
+        "", "Where the time of two workers goes in the same processes, traced: ops, each as long as it takes on average while the program's thread waits; what they take longer, because the "
         "program's thread wants a core, too; no op, though one is ready; and nothing that is ready.",
         "",
         "| case | ops | longer | one is ready | nothing is ready |",
