@@ -78,7 +78,8 @@ def table(rows: list[dict], files: list[str]) -> str:
         lines.append(f"| {f'{count} or more' if count == WANTED else count} | {len(group)}: {names} | {passed} | {lost} | {differ} | {unclean} |")
     each = collections.Counter((name, row["commit"]) for name, of in runs.items() for row in of)
     whole = collections.Counter(commit for (_, commit), count in each.items() if count >= WANTED)
-    most = [f"Most at one commit: {WANTED} runs of {count} of the files, at {commit}." for commit, count in whole.most_common(1)]
+    latest = sorted(whole, key=lambda commit: whole[commit])[-1:]  # of those with as many, as rows stand in the order of their runs
+    most = [f"Most at one commit: {WANTED} runs of {whole[commit]} of the files, at {commit}." for commit in latest]
     lost = sorted({(row["commit"], test) for of in runs.values() for row in of for test in row["lost"]})
     commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
     return "\n".join([*lines, "", " ".join([f"{len(rows)} runs of files, of the engine at {commits or 'no commit yet'}.", *most]),
