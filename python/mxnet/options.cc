@@ -22,7 +22,7 @@ constexpr int kMostScratch = 4;  // times kScratchAWorker
 constexpr const char* kDefaultType = "ThreadedEnginePerDevice";
 // A call of an NDArray from Python takes 30 to 110 us, by machine, and an op behind which nothing else is ready up to a millisecond. A
 // worker that looks for work for less than that sleeps each time, and is woken. ./run perf mxnet --only nd_in_place is 0.92 to 0.95 with
-// 60 us, and 1.1 to 1.2 with 150; --only wide_static with two workers takes 12 % longer with 150 us than with this.
+// 60 us, and 1.1 to 1.2 with 150; --only wide_static with two workers takes 5 to 10 % longer with 150 us than with this (ENGINE_SPIN_US=150).
 constexpr std::chrono::microseconds kSpin{1000};
 
 int ThreadsFromEnv(const char* variable, int otherwise) {
