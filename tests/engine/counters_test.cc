@@ -336,6 +336,29 @@ TEST(CountersWakeTest, WorkersWithoutWorkSleep) {
   EXPECT_LE(s.sleeps, 200u);
 }
 
+// The other worker is awake, so no op would be late for a sleep; but its own next op would be.
+TEST(CountersWakeTest, AnIdleWorkerSpinsBesideOneThatIsBusy) {
+  EngineOptions o = Quiet(2);
+  o.spin = 1s;
+  Engine eng(o);
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  Gate running, end;
+  eng.Push({.updates = {a}}, [&] {
+    running.Open();
+    end.Wait();
+  });
+  running.Wait();
+  const uint64_t slept = eng.stats().sleeps;
+  constexpr int kRounds = 60;  // fewer than a worker takes the mean of: these ops must not count as tiny
+  for (int i = 0; i < kRounds; ++i) {
+    eng.Push({.updates = {b}}, [] {});
+    eng.Wait(b);
+    for (int turn = 0; turn < 100; ++turn) std::this_thread::yield();  // the worker has time to fall asleep
+  }
+  EXPECT_LE(eng.stats().sleeps - slept, kRounds / 4u) << "a worker slept between two ops, a second before it should";
+  end.Open();
+}
+
 TEST(CountersSizeTest, PendingOpWithFourVarsTakesAtMost256Bytes) {
   EngineOptions o = Quiet(1);
   o.max_pending = 1 << 20;

@@ -15,6 +15,7 @@ where another thread makes one, such as an op that the step pushed, the item is 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any, Callable
 
@@ -43,13 +44,15 @@ _NOBODY: set[int] = set()
 
 class _Node:
     """``places``: what it is given of the item, nodes and, below zero, leaves; ``inputs``: the nodes among them; ``leaves``: the
-    leaves of the item that it is made from. ``kinds``: the dtypes of what it makes. ``fresh``: that has memory of its own."""
+    leaves of the item that it is made from. ``kinds``: the dtypes of what it makes. ``fresh``: that has memory of its own.
+    ``key``: by which its call is found."""
 
     __slots__ = ("func", "args", "kwargs", "name", "outside", "unused", "moves", "places", "inputs", "leaves", "kinds", "fresh",
-                 "_base", "_refs")  # fmt: skip
+                 "key", "_base", "_refs")  # fmt: skip
 
     def __init__(self, func: Callable[..., Any], args: Any, kwargs: Any, outside: list[Tensor], made: Any, before: list[Any],
-                 moves: bool, fresh: bool) -> None:  # fmt: skip
+                 moves: bool, fresh: bool, key: Any) -> None:  # fmt: skip
+        self.key = key
         self.places = {ref.node for ref in staged.refs((args, kwargs))}
         self.inputs = {at for at in self.places if at >= 0}
         self.leaves = {-1 - at for at in self.places if at < 0}.union(*(before[at].leaves for at in self.inputs if before[at]))
@@ -68,6 +71,15 @@ class _Node:
         for at, ref in self._refs:
             args[at] = ref.value(leaves, made)
         return args
+
+    def asked(self, func: Callable[..., Any], args: Any, kwargs: Any, item: Item) -> bool:
+        """Whether a call of the step is the node's, told at a glance. Constants must be the same objects, as those of a line of
+        Python are in each step; so False says nothing."""
+        if func != self.func or len(args) != len(self.args) or len(kwargs or ()) != len(self.kwargs):
+            return False
+        if not all(map(staged.is_same, args, self.args, itertools.repeat(item))):
+            return False
+        return all(name in kwargs and staged.is_same(kwargs[name], same, item) for name, same in self.kwargs.items())
 
     def gives_alike(self, made: Any, args: Any, kwargs: Any) -> bool:
         """Whether what a call has made may stand for what the step's call would: of the same kinds, without a gradient, and with
@@ -113,19 +125,22 @@ class _Effects(TorchDispatchMode):
 
 
 class Item:
-    """One item on its way through a step. ``made``: by node, what the program made of it; None: nothing. ``thread``: that of
-    the step."""
+    """One item on its way through a step. ``made``: by node, what the program made of it; None: nothing. ``staged``: by node, the
+    same as Staged tensors, where the step before got them so. ``thread``: that of the step."""
 
-    __slots__ = ("program", "leaves", "rest", "spec", "made", "versions", "used", "over", "counts", "mode", "times",
-                 "lent", "thread", "settled")  # fmt: skip
+    __slots__ = ("program", "leaves", "rest", "spec", "made", "staged", "versions", "used", "over", "counts", "mode", "times",
+                 "lent", "thread", "settled", "last", "expected")  # fmt: skip
 
     def __init__(self, program: Program, data: Any) -> None:
         flat, self.spec = pytree.tree_flatten(data)
         self.program, self.leaves = program, [t if _plain(t) else None for t in flat]
         self.rest, self.made, self.versions = flat, [], {}  # type: ignore[var-annotated]
+        self.staged: dict[int, Any] = {}
         self.used: set[int] = set()
         self.counts: list[int] = []  # the versions of the leaves before the program ran
         self.times: dict[Any, int] = {}  # by key: how often the step has got such a result
+        self.last = -1  # the node whose call came last
+        self.expected: list[_Node] = []  # whose calls came as expected, and are not in ``times`` yet
         self.lent: set[int] = set()  # leaves whose memory the step can change unseen
         self.mode: Any = None  # in which the program ran
         self.thread = 0  # none yet
@@ -148,8 +163,8 @@ class Item:
         """The step is over: what it did not use is noted, and nothing of the item is kept."""
         if not self.over:
             self.program.noted(self)
-        self.over, self.made, self.leaves, self.rest = True, [], [], []
-        self.versions, self.counts, self.times = {}, [], {}
+        self.over, self.made, self.staged, self.leaves, self.rest = True, [], {}, [], []
+        self.versions, self.counts, self.times, self.expected = {}, [], {}, []
 
 
 class Program:
@@ -168,6 +183,8 @@ class Program:
         self._once: set[Any] = set()  # those of them that the step before the last made
         self._spec: Any = None
         self._steps = self._changed = 0  # how many steps there were; how many before the last change of the nodes
+        self._follows: dict[int, int] = {}  # by node, or -1: whose call came behind its call in the last step
+        self._watched: set[int] = set()  # nodes whose tensors a step got as Staged ones
         self._readers: dict[int, set[int]] | None = None  # by place: the nodes that may read its memory; None: not known yet
         self._notes: dict[int, Note] = {}  # by id, of tensors that nodes take from outside
         self._lock = threading.Lock()
@@ -203,7 +220,7 @@ class Program:
         return of | {at: set().union(*(of.get(own, _NOBODY) for own in owns)) for at, owns in memory.items()}
 
     def _nodes_changed(self) -> None:
-        self._changed, self._readers, self._notes = self._steps, None, {}
+        self._changed, self._readers, self._notes, self._watched = self._steps, None, {}, set()
 
     def _noted(self, tensor: Tensor) -> Note:
         """What a tensor from outside is now. The note of an earlier item says it, if no call has changed the tensor since."""
@@ -258,7 +275,10 @@ class Program:
         if moved and waiting:
             for (i, _, _), there in zip(waiting, moved([(node, tensor) for _, node, tensor in waiting])):
                 made[i] = there
-        item.made = made if item.mode == _mode() else []
+        if item.mode == _mode():
+            item.made = made
+            with torch.enable_grad():  # made here, and not while the step waits
+                item.staged = {at: wrapped(made[at], item, at) for at in list(self._watched) if at < len(made) and made[at] is not None}
 
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any, item: Item) -> Any:
         """A call of the step on a tensor of its item."""
@@ -270,6 +290,11 @@ class Program:
                 if isinstance(arg, Tensor) and type(arg) is not Staged and arg.requires_grad:
                     with torch._C.DisableTorchFunctionSubclass():
                         return func(*args, **(kwargs or {}))
+        next_ = self._follows.get(item.last, -1)
+        if 0 <= next_ < len(item.made):
+            made = self._as_expected(next_, func, args, kwargs, item)
+            if made is not None:
+                return made
         found: list[Tensor] = []
         others: list[Tensor] = []
         try:
@@ -283,6 +308,9 @@ class Program:
                 why = _GRADIENT if any(t.requires_grad for t in (*others, *found)) else ""
         # Calls that stay in the step are known by their kind, because their tensors are new in every step.
         kind = (func, why or len(others), staged.form(args, kwargs, item))
+        for node in item.expected:
+            item.times[node.key[0]] = node.key[1] + 1
+        item.expected.clear()
         # Two equal calls are two nodes: each has a result of its own, which the step may change.
         again = 0 if why else item.times.get(key, 0)
         index = None if why else self._keys.get((key, again))
@@ -302,11 +330,41 @@ class Program:
                     with torch._C.DisableTorchFunctionSubclass():
                         return func(*args, **(kwargs or {}))
                 if all(unchanged(t, item.versions.get(id(t))) for t in node.outside):
-                    item.used.add(index)
                     item.times[key] = again + 1
-                    return made if self.is_done(index, item) else wrapped(made, item, index)
+                    return self._taken(index, made, item)
                 self._drop(index, "reads a tensor that the step changes")
         return self._learned(func, args, kwargs, (key, again), kind, index, item, others)
+
+    def _as_expected(self, index: int, func: Callable[..., Any], args: Any, kwargs: Any, item: Item) -> Any:
+        """What the program made of a call, if the call is this node's and nothing needs a closer look; else None."""
+        node, made = self.nodes[index], item.made[index]
+        if node is None or made is None or index in item.used or item.lent or not node.asked(func, args, kwargs, item):
+            return None
+        if item.mode != _mode() or torch._C._is_any_autocast_enabled():
+            return None
+        with torch._C.DisableTorchFunctionSubclass():
+            for arg in (*args, *kwargs.values()) if kwargs else args:
+                if type(arg) is Staged and arg.requires_grad:
+                    return None
+            for at in node.leaves:
+                if version(item.leaves[at]) != item.counts[at]:
+                    return None
+            for tensor in node.outside:
+                if not unchanged(tensor, item.versions.get(id(tensor))):
+                    return None
+            item.expected.append(node)
+            return self._taken(index, made, item)
+
+    def _taken(self, index: int, made: Any, item: Item) -> Any:
+        """What the program made, for the step."""
+        item.used.add(index)
+        self._follows[item.last] = index
+        item.last = index
+        if self.is_done(index, item):
+            return made
+        self._watched.add(index)
+        found = item.staged.get(index)
+        return found if found is not None else wrapped(made, item, index)
 
     def elsewhere(self, func: Any, item: Item) -> None:
         """A call on a tensor of the item by a thread that its step does not run on. It may change the tensor while the step's
@@ -364,7 +422,7 @@ class Program:
                     self.nodes.append(
                         _Node(
                             func, staged.template(args, item), staged.template(kwargs or {}, item),
-                            self._seen.pop(key, ([], None))[0], made, self.nodes, moves, fresh
+                            self._seen.pop(key, ([], None))[0], made, self.nodes, moves, fresh, key
                         )
                     )
                     self._views.append(None if fresh else self.nodes[index].places)  # type: ignore[union-attr]

@@ -170,6 +170,13 @@ def template(arg: Any, item: Any) -> Any:
     return slice(*[template(p, item) for p in (arg.start, arg.stop, arg.step)]) if type(arg) is slice else arg
 
 
+def is_same(arg: Any, given: Any, item: Any) -> bool:
+    """Whether an argument is the item's at the place that a template gives, or the very object that it has there."""
+    if type(given) is Ref:
+        return type(arg) is Staged and arg._item is item and arg._at == given.node and arg._part == given.part
+    return arg is given
+
+
 def filled(arg: Any, leaves: list[Any], made: list[Any]) -> Any:
     kind = type(arg)
     if kind is Ref:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 _SMALL = 65_536  # elements: tensors of one dimension up to this size from outside are compared by their values
-Note = tuple[int, Tensor, Optional[Tensor]]  # version, a view, values
+Note = tuple[int, Tensor, Optional[Tensor], int]  # version, a view, values, storage
 
 
 def version(tensor: Tensor | None) -> int:
@@ -19,7 +19,7 @@ def noted(tensor: Tensor) -> Note:
     """What a tensor from outside is now: its version; a view, which keeps the data that it has; its values, if it is small.
     PyTorch does not count changes of a batch norm's running statistics, which are small."""
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-        return version(tensor), tensor.detach(), tensor.detach().clone() if _is_small(tensor) else None
+        return version(tensor), tensor.detach(), tensor.detach().clone() if _is_small(tensor) else None, storage(tensor)
 
 
 def unchanged(tensor: Tensor, before: Note | None) -> bool:
@@ -27,11 +27,11 @@ def unchanged(tensor: Tensor, before: Note | None) -> bool:
     of its ``.data`` or of NumPy is not seen."""
     if before is None:
         return False
-    count, view, values = before
+    count, view, values, data = before
     with torch._C.DisableTorchFunctionSubclass():
         if version(tensor) != count or tensor.layout != view.layout:
             return False
-        if tensor.layout == torch.strided and storage(tensor) != storage(view):
+        if tensor.layout == torch.strided and tensor.untyped_storage()._cdata != data:
             return False
         return values is None or _same_bits(tensor.detach(), values)
 

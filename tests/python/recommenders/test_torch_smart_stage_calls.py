@@ -64,6 +64,115 @@ def test_calls_that_are_alike_are_told_apart(step):
     assert list(engine.torch.smart_stage(step, columns(), **AT_ONCE)) == [step(batch) for batch in columns()]
 
 
+def in_another_order(x, n):
+    made = [x.abs(), x * 2] if n % 3 else [x * 2, x.abs()]
+    return [*made, made[n % 2] + 1]
+
+
+def with_other_constants(x, n):
+    least = 0.0 if n % 4 else -0.0
+    return [x.clamp(min=n % 5), torch.copysign(x, least), x.clamp(n % 2, 3), x.clamp(min=1, max=3 - n % 3), x.sum(dim=n % 2)]
+
+
+def the_same_once_or_twice(x, n):
+    made = [x + 1 for _ in range(1 + n % 3)]
+    made[0].mul_(2)  # each has a result of its own
+    return [*made, x + 1]
+
+
+def once_more_behind_another(x, n):
+    if n % 2:
+        return [x * 2, x.abs()]
+    first = x.abs()
+    second = x * 2
+    first.mul_(-1)
+    return [first, second, x.abs()]
+
+
+def changed_through_a_view(x, n):
+    a = x * 2
+    if n % 5 == 4:
+        x._base.add_(1)
+    return [a, x * 3]
+
+
+def with_other_tensors(x, n):
+    given = (_OUTSIDE, _OTHER)[n % 7 == 6]
+    return [x % given, torch.where(x > 0, x, given), x.abs()]
+
+
+def changed_between(x, n):
+    a = x.abs()
+    if n % 5 == 4:
+        x.add_(1)
+    return [a, x.abs(), x * 2]
+
+
+def with_a_gradient(x, n):
+    a = x * 2
+    if n % 5 == 4:
+        x.requires_grad_()
+    b = x * 3
+    if n % 5 == 4:
+        b.sum().backward()
+        return [a, b.detach(), x.grad.clone()]
+    return [a, b, x.abs()]
+
+
+def under_autocast(x, n):
+    w = x.T.clone()
+    with torch.autocast("cpu", torch.bfloat16, enabled=n % 5 == 4):
+        return [x @ w, x.abs()]
+
+
+def lent_to_numpy(x, n):
+    a = x.abs()
+    if n % 5 == 4:
+        x.numpy()[0, 0] = 7
+    return [a, x * 2, x + a]
+
+
+_OUTSIDE, _OTHER = torch.full((2, 3), 3.0), torch.full((2, 3), 5.0)
+
+
+@pytest.mark.parametrize("calls", [in_another_order, with_other_constants, the_same_once_or_twice, once_more_behind_another,
+                                   with_other_tensors, changed_between, changed_through_a_view, with_a_gradient, under_autocast,
+                                   lent_to_numpy])  # fmt: skip
+def test_a_step_may_call_otherwise_than_the_one_before(calls):
+    def run(given):
+        numbers = iter(range(1000))
+
+        def step(batch):
+            return [(made.requires_grad, made.tolist()) for made in calls(batch["x"], next(numbers))]
+
+        return list(given(step))
+
+    def views():
+        return [{"x": batch["x"].clone()[:]} for batch in columns(150)]
+
+    staged = run(lambda step: engine.torch.smart_stage(step, views(), **AT_ONCE))
+    assert staged == run(lambda step: map(step, views()))
+
+
+def test_calls_that_come_as_in_the_step_before_are_told_at_a_glance(monkeypatch):
+    looks, seen = [], ahead.staged.key
+    monkeypatch.setattr(ahead.staged, "key", lambda *args: looks.append(args) or seen(*args))
+
+    def step(batch):
+        x = batch["x"]
+        bounded = torch.where(x > 0, x, _OUTSIDE) % _OUTSIDE  # learned a step later than what stands behind it
+        return (x.clamp(min=1.0).log1p() + bounded + bounded.unsqueeze(0).abs()).sum().item()
+
+    steps = engine.torch.smart_stage(step, columns(60), **AT_ONCE)
+    for _ in range(20):
+        next(steps)
+    assert looks
+    looks.clear()
+    for _ in steps:
+        pass
+    assert not looks
+
+
 def test_a_call_behind_the_last_node_may_change_the_item(monkeypatch):
     monkeypatch.setattr(ahead, "_MOST", 8)
 
