@@ -37,13 +37,12 @@ def fastest(rows: dict[str, dict], way: str, threads: int) -> dict | None:
 
 
 def without(row: dict | None, rows: dict[str, dict]) -> str:
-    """How many times as fast as the same threads without a stage, or as a DataLoader without workers; from the medians if the file is older
-    than that figure."""
+    """How many times as fast as the same threads without a stage; from the medians if the file is older than that figure."""
     if row is None:
         return "–"
-    partner = re.sub(r"^[a-z]+(_[a-z]+)?\d?", "loader0" if row["ours_name"].startswith("loader") else "plain", row["ours_name"])
-    if "without" in row and (partner.startswith("plain") or row.get("without_name") == partner):
+    if "without" in row:
         return ratio(row["without"], row["without_ci"])
+    partner = re.sub(r"^[a-z]+(_[a-z]+)?\d?", "plain", row["ours_name"])
     if row["peer_name"] == partner:
         return ratio(row["ratio"], row["ratio_ci"])
     return ratio(rows[partner]["ours"] / row["ours"])
@@ -79,14 +78,15 @@ def lines(found: dict, whole: bool) -> list[list[str]]:
                 together = f"{smart['of_together']:.0%}" if "of_together" in smart else "–"
                 waits = f"{smart['waited_us'] / 1e3:.1f} ({smart['waits']:.0f})" if "waits" in smart else "–"
                 by_hand = f" ({rows['staged']['of_best']:.0%})" if threads == 1 and "staged" in rows else ""
-                line += [f"{smart['of_best']:.0%}{by_hand}", together, waits, ratio(smart["ratio"], smart["ratio_ci"]), without(loader, rows)]
+                line += [f"{smart['of_best']:.0%}{by_hand}", together, waits, ratio(smart["ratio"], smart["ratio_ci"]),
+                         without(loader, rows), ratio(smart.get("loader"), smart.get("loader_ci"))]  # fmt: skip
             made.append(line + [ratio(case.cpu), ratio(case.gpu), ratio(case.on_cpu)])
     return made
 
 
 def heads(whole: bool) -> list[str]:
     more = ["reading, ms", "the rest, ms"] if whole else []
-    beside = ["of the best (`staged`)", "of the sides together", "waits, ms (sleeps)", "over any without", "DataLoader"] if whole else []
+    beside = ["of the best (`staged`)", "of the sides together", "waits, ms (sleeps)", "over any without", "DataLoader", "SmartStage over DataLoader"] if whole else []
     return ["model", "batch", "step", *more, "SmartStage", "its guard", "allowed", *beside, *DEEPREC]
 
 

@@ -3,18 +3,18 @@
 
     suite.py --build BUILD --python PYTHON [--quick] [--only MODEL|GROUP ...] [--device cuda] [--json FILE [--resume]]
 
-Contenders take turns, and a process that has no turn is stopped. Each contender is a process of its own, but for the ways to
-feed a step with as many threads that need no other process: those share one, and in it one model, because processes that do
-the same differ by more than these ways do. DataLoader has its own process with its workers. Ratios are medians over rounds, with 95 % intervals;
-above 1, the contender is faster than its group's first. Standard library only.
+Contenders take turns, and a process that has no turn is stopped, with the processes that it made. Each contender is a process of
+its own, but for the ways to feed a step with as many threads: those share one, and in it one model, because processes that do
+the same differ by more than these ways do. Ratios are medians over rounds, with 95 % intervals; above 1, the contender is faster
+than its group's first. Standard library only.
 
 The file is written after each group of a model. --resume leaves out what the file has, so a run that was cut short goes on.
 All contenders keep the memory that they free, as SmartStage and compiled steps do for their process.
 
 `input`: steps from a CSV file. The first contender reads, converts and trains in turn, on the better of one and two
 intra-op threads. "smart_stage 2" and "plain 2" use two in the step; `without` is the ratio to steps in turn with as many
-threads, by which SmartStage is judged; a DataLoader with workers is judged by one without. Before anything counts all contenders make the same number of steps, until the last
-one's guard and choice of a mode have decided; in each turn, some more. `compiled`: the same, where the step is compiled by engine.torch.compile_step, so that the input is a larger share.
+threads, by which SmartStage is judged; `loader` that to the faster DataLoader with workers. Before anything counts all contenders
+make the same number of steps, until the last one's guard and choice of a mode have decided; in each turn, some more. `compiled`: the same, where the step is compiled by engine.torch.compile_step, so that the input is a larger share.
 `best`: what the two sides of a step allow with as many threads (`bound` says why), max(stage, main, (stage + processor time
 of main) / cores); `allowed`: (stage + main) / best; `of best`: how close a step came to it. Two sides that run at once slow each
 other down, be they processes that share nothing, because the cores share memory and more; `together`: max(stage, main) measured so,
@@ -55,8 +55,8 @@ COMPILED = tuple(
         ("loader2", ""),
     )
 )
-# With as many threads in the step, and nothing ahead of it. A DataLoader has a process of its own, so its workers are compared with none.
-WITHOUT = {f"{way}{how}": f"{'loader0' if way[:-1] == 'loader' else 'plain'}{how}" for way in ("staged", "smart_stage", "on_cpu", "loader1", "loader2")
+# With as many threads in the step, and nothing ahead of it.
+WITHOUT = {f"{way}{how}": f"plain{how}" for way in ("staged", "smart_stage", "on_cpu", "loader1", "loader2")
            for how in ("", " 2", ":engine", ":engine 2")}  # fmt: skip
 SMART = ("smart_stage", "on_cpu")  # ways that have a guard
 WAYS = ("plain", "staged", *SMART, "loader0", "loader1", "loader2")  # to feed a step
@@ -148,7 +148,7 @@ class Suite:
     @contextlib.contextmanager
     def started(self, contenders: tuple[str, ...]) -> Iterator[dict[str, Group | Fed]]:
         """The contenders, for as many cases of one model as there are: what they compile, they compile once."""
-        processes: dict[tuple[str, ...], Group] = {}
+        processes: dict[tuple[str, str], Group] = {}
         runners: dict[str, Group | Fed] = {}
         for name in contenders:
             variant, _, threads = name.partition(" ")
@@ -156,8 +156,7 @@ class Suite:
             fed = way in WAYS
             if fed:
                 variant = "feeds:engine" if compiled else "feeds"
-            which = (variant, threads, way if way.startswith("loader") or not fed else "")
-            process = processes.setdefault(which, self.process(variant, threads))
+            process = processes.setdefault((variant, threads), self.process(variant, threads))
             runners[name] = Fed(way, process) if fed else process
         try:
             yield runners
@@ -252,19 +251,28 @@ class Suite:
               f"{case.on_cpu:.2f} with the stage on the CPU", flush=True)  # fmt: skip
         for name, without in WITHOUT.items():
             if name in rows and without in told:
-                self.beside(rows[name], told[name], without, [answer["us_per_step"] for answer in told[without]])
+                self.beside(rows[name], told, without)
 
     def compiled(self, model: str) -> None:
         self.input(model, "compiled", COMPILED)
 
-    def beside(self, row: dict, answers: list[dict], name: str, without: list[float]) -> None:
-        """A way to feed beside the same threads in turn, whose name that is. SmartStage is judged by that."""
-        ratio = paired_ratio([answer["us_per_step"] for answer in answers], without)
-        row |= {"without": ratio["ratio"], "without_ci": ratio["ci"], "without_name": name}
-        if not row["ours_name"].startswith(SMART):
+    def beside(self, row: dict, told: dict[str, list[dict]], without: str) -> None:
+        """A way to feed beside the same threads in turn, whose name that is, by which SmartStage is judged; and that beside the
+        faster DataLoader with workers."""
+        name = row["ours_name"]
+        ratio = _paired(told, name, without)
+        row |= {"without": ratio["ratio"], "without_ci": ratio["ci"], "without_name": without}
+        if not name.startswith(SMART):
             return
-        row["staged_share"] = on = statistics.mean(answer["staged"] for answer in answers)
-        print(f"  {row['ours_name']}: {row['of_best']:.0%} of the best that its two sides allow on {CORES} cores, "
+        how = name.removeprefix("smart_stage").removeprefix("on_cpu")
+        loaders = [loader for loader in (f"loader1{how}", f"loader2{how}") if loader in told]
+        if loaders:
+            loader = min(loaders, key=lambda loader: _median(told, loader, "us_per_step"))
+            over = _paired(told, name, loader)
+            row |= {"loader": over["ratio"], "loader_ci": over["ci"], "loader_name": loader}
+            print(f"  {name}: x{over['ratio']:.2f} [{over['ci'][0]:.2f}, {over['ci'][1]:.2f}] of {loader}")
+        row["staged_share"] = on = statistics.mean(answer["staged"] for answer in told[name])
+        print(f"  {name}: {row['of_best']:.0%} of the best that its two sides allow on {CORES} cores, "
               f"{row['of_together']:.0%} of what they reach together, waits for {row['waited_us']:.0f} us in {row['waits']:.0f} sleeps, "
               f"x{ratio['ratio']:.2f} [{ratio['ci'][0]:.2f}, {ratio['ci'][1]:.2f}] of the same without; "
               f"{'kept' if on > 0.5 else 'dropped by its guard'}")  # fmt: skip
@@ -335,6 +343,10 @@ def bound(stage: float, main: float, main_cpu: float) -> dict[str, float]:
     time of both, over the cores, is a third bound. It counts where the step itself uses several cores."""
     best = max(stage, main, (stage + main_cpu) / CORES)
     return {"stage_us": stage, "main_us": main, "main_cpu_us": main_cpu, "best_us": best, "allowed": (stage + main) / best}
+
+
+def _paired(told: dict[str, list[dict]], name: str, base: str) -> dict:
+    return paired_ratio(*([answer["us_per_step"] for answer in told[way]] for way in (name, base)))
 
 
 def _median(told: dict[str, list[dict]], name: str, metric: str) -> float:

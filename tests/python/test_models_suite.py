@@ -90,15 +90,18 @@ def test_every_way_to_feed_has_a_partner_without_a_stage(suite):
     for names in (suite.INPUTS, suite.COMPILED):
         for name in names:
             if not name.startswith(("plain", "loader0")):
-                without = "loader0" if name.startswith("loader") else "plain"
-                assert suite.WITHOUT[name].startswith(without) and suite.WITHOUT[name] in names
+                assert suite.WITHOUT[name].startswith("plain") and suite.WITHOUT[name] in names
 
 
-def test_a_loader_with_workers_is_judged_beside_one_without(suite, monkeypatch):
-    contenders = {"plain": Contender(1000), "loader0": Contender(900), "loader1": Contender(600)}
-    _, rows = run(suite, monkeypatch, contenders)
-    assert rows["loader1"]["without"] == pytest.approx(900 / 600) and rows["loader1"]["without_name"] == "loader0"
-    assert "without" not in rows["loader0"]
+@pytest.mark.parametrize("how", ["", ":engine"])
+def test_a_stage_stands_beside_the_faster_loader_with_workers(suite, monkeypatch, how):
+    times = {"plain": 1000, "smart_stage": 800, "loader0": 700, "loader1": 880, "loader2": 960}
+    _, rows = run(suite, monkeypatch, {f"{way}{how}": Contender(us) for way, us in times.items()})
+    assert rows[f"smart_stage{how}"]["loader"] == pytest.approx(880 / 800)
+    assert rows[f"smart_stage{how}"]["loader_name"] == f"loader1{how}"
+    assert rows[f"loader1{how}"]["without"] == pytest.approx(1000 / 880)
+    assert rows[f"loader1{how}"]["without_name"] == f"plain{how}" and "loader" not in rows[f"loader1{how}"]
+    assert "without" not in rows[f"loader0{how}"]
 
 
 class Process:
@@ -123,10 +126,13 @@ def test_ways_to_feed_with_as_many_threads_share_a_process(suite, monkeypatch):
         for name, runner in runners.items():
             by_process.setdefault(runner.process, set()).add(name)
     ways = {frozenset(names): process for process, names in by_process.items()}
-    alone = [{f"loader{n}{how}"} for n in range(3) for how in ("", ":engine")]
-    together = [{"plain", "staged", "smart_stage", "on_cpu"}, {"plain 2", "smart_stage 2"}, {"plain:engine", "smart_stage:engine"},
-                {"plain:engine 2", "smart_stage:engine 2"}]  # fmt: skip
-    assert set(ways) == set(map(frozenset, alone + together))
+    together = [
+        {"plain", "staged", "smart_stage", "on_cpu", "loader0", "loader1", "loader2"},
+        {"plain 2", "smart_stage 2"},
+        {f"{way}:engine" for way in ("plain", "smart_stage", "loader0", "loader1", "loader2")},
+        {"plain:engine 2", "smart_stage:engine 2"},
+    ]
+    assert set(ways) == set(map(frozenset, together))
     assert all(process.closed for process in ways.values())
     shared = ways[frozenset(together[0])]
     assert shared.named == ("feeds", "") and set(shared.cases) == {f"input_dlrm_{way}" for way in together[0]}
