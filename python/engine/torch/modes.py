@@ -22,6 +22,7 @@ IN_ORDER = "in order"  # no candidate: node by node as the program goes, whateve
 UNCOUNTED = 2  # first calls of a block: OpenMP's threads spin for a while after a call that used them
 COUNTED = 3  # calls of a block behind these
 TRIAL = 100  # calls, besides those in which a mode is prepared; the last comparison may need a few more
+MOST = 200  # calls of a trial at whose end a mode has won more often than it has lost, and not often enough
 SHARE = 0.02  # of the calls, and of the time: what comparisons after the trial may use
 MARGIN = 0.99  # who takes more than this share of the time of the mode that holds does not win
 ENOUGH = 5  # points to take over; a comparison gives one, or two if every call of the one mode was faster
@@ -148,8 +149,10 @@ class Choice:
                 yield self.warm, False
             before = yield from self._block(self.holds)
         self.warm = None
-        while used + cost <= TRIAL:
+        while used + cost <= MOST:
             left = [m for m in self.candidates if m != self.holds and self.points[m] > LOST and self.ratios[m] <= HOPELESS]
+            if used + cost > TRIAL:
+                left = [m for m in left if self.points[m] > 0]
             if not left:
                 break
             other = max(left, key=lambda m: (self.points[m] >= 0, -self.ratios[m]))

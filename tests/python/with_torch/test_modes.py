@@ -11,7 +11,7 @@ from support import compiled, layers, training
 from torch import nn
 
 import engine.torch
-from engine.torch.modes import CALLER, EAGER, IN_TURN, SHARE, TRIAL, WORKERS, Choice
+from engine.torch.modes import CALLER, EAGER, IN_TURN, MOST, SHARE, TRIAL, WORKERS, Choice
 from engine.torch.program import Program
 
 COSTS = {IN_TURN: 3.0, EAGER: 4.0, CALLER: 3.5, WORKERS: 2.0}
@@ -63,6 +63,21 @@ def test_noise_that_is_larger_than_the_gain_delays_the_choice_and_does_not_turn_
         costs = {m: lambda _, c=c: c * draw.lognormvariate(0, 0.1) for m, c in (COSTS | {WORKERS: 2.5}).items()}
         choice, _ = play(costs, 6_000)
         assert choice.holds == WORKERS, seed
+
+
+def test_the_trial_goes_on_while_a_mode_leads_that_has_not_won_often_enough():
+    chosen, longer = 0, 0
+    for seed in range(100):
+        draw = random.Random(seed)
+        means = {IN_TURN: 4.0, EAGER: 4.6, CALLER: 3.1, WORKERS: 3.0}  # two are as good, and each gets but half of the comparisons
+        costs = {m: lambda _, c=c: c * draw.lognormvariate(0, 0.2) for m, c in means.items()}
+        choice, _ = play(costs, MOST)
+        assert choice.decided and choice.trial_calls <= MOST
+        chosen += choice.decided in (CALLER, WORKERS)
+        longer += choice.trial_calls > TRIAL
+    assert chosen >= 95 and longer >= 10
+    choice, _ = play(dict.fromkeys(COSTS, 1.0), TRIAL)
+    assert choice.decided and choice.trial_calls <= TRIAL, "nobody leads"
 
 
 def test_a_mode_that_is_barely_better_does_not_use_up_the_comparisons_of_one_that_is_much_better():
