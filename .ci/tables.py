@@ -8,7 +8,7 @@ against it where it is compiled. The Python modules and the pages are text: betw
     tables.py            fails, and says where, if a text is not what its table says
     tables.py --write    writes the texts
 
-Tables of measured figures are written from committed results in the same way (peers.py, published.py).
+Tables of measured figures are written from committed results in the same way (peers.py, published.py, whole_steps.py).
 """
 
 import re
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import peers
 import published
+import whole_steps
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 118
@@ -195,6 +196,10 @@ def peers_table() -> str:
     return f"{peers.said()}\n\n{page_table(peers.heads(), peers.lines())}"
 
 
+def steps_table(prefix: str) -> str:
+    return f"{whole_steps.said(prefix)}\n\n{page_table(whole_steps.heads(), whole_steps.lines())}"
+
+
 # Every text that is written: its file, the name in its marks, and what makes it.
 TEXTS = [
     ("python/engine/errors.py", "errors", error_classes),
@@ -208,6 +213,7 @@ TEXTS = [
     ("README.md", "peers", peers_table),
     ("README.md", "published", lambda: published_table(False, "")),
     ("docs/recommenders.md", "published", lambda: published_table(True, "../")),
+    ("docs/torch.md", "whole steps", lambda: steps_table("../")),
 ]
 
 

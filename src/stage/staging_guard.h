@@ -16,7 +16,8 @@
 // stays if they are faster at all. The trials no longer count then.
 //
 // A step that takes far longer than usual is other work on the machine as often as its own way's fault. So it counts, but only
-// up to a bound. The time that a caller waits for its item counts as it is: a source that reads a block for several items
+// up to a bound. The first steps of a trial may take longer by what is read beside them, which is nearly all that the trial reads:
+// where the two sides fight for cores, all that the stage costs is in them. The time that a caller waits for its item counts as it is: a source that reads a block for several items
 // takes long for one of them, which is just what a stage hides.
 //
 // Nobody waits: a comparison lasts until the ends that it needs are known.
@@ -177,12 +178,13 @@ class StagingGuard {
   bool Clear() const {
     if (blocks_[0].counted() < kFewest || blocks_[1].counted() < kFewest) return false;
     const Compared now = Compare();
-    const double error = std::sqrt(now.squares / now.freedom / now.weight);
-    return std::abs(now.gain) > kClear + kClearErrors * error;
+    const double enough = kClear + kClearErrors * std::sqrt(now.squares / now.freedom / now.weight);
+    return now.gain > enough || Compare(0).gain < -enough;  // beside its first steps a trial reads more than its share
   }
 
-  // What the blocks say.
-  Compared Compare() const {
+  // What the blocks say. `beside`: by so many items that are read beside it a step of a trial may take longer.
+  Compared Compare() const { return Compare(trial_ahead_); }
+  Compared Compare(size_t beside) const {
     struct Pace {
       double mean, steps;
     };
@@ -196,14 +198,20 @@ class StagingGuard {
     }
     const double most = std::max(kOrdinary, kOutlier * 1.4826 * Median(std::move(off)));
     std::vector<Pace> paces;
-    for (StepBlock::Took& of : took) {
+    for (size_t n = 0; n < took.size(); ++n) {
+      StepBlock::Took& of = took[n];
       const double middle = Median(of.rest), bound = most * (middle + Mean(of.got));
-      for (size_t i = 0; i < of.rest.size(); ++i)
-        of.rest[i] = std::clamp(of.rest[i], middle - bound, middle + bound) + of.got[i];
-      const double mean = std::max(kTick, Mean(of.rest));
+      const double read = n == 1 && blocks_[1].staged() && !staged_ ? static_cast<double>(beside) * Mean(took[0].got) : 0;
+      double longer = 0;
+      for (size_t i = 0; i < of.rest.size(); ++i) {
+        const double usual = std::clamp(of.rest[i], middle - bound, middle + bound);
+        longer += std::clamp(of.rest[i] - usual, 0.0, read);
+        of.rest[i] = usual + of.got[i];
+      }
+      const double mean = std::max(kTick, Mean(of.rest)), steps = static_cast<double>(of.rest.size());
       for (double t : of.rest) out.squares += std::pow((t - mean) / mean, 2);
-      out.freedom += static_cast<double>(of.rest.size()) - 1;
-      paces.push_back({mean, static_cast<double>(of.rest.size())});
+      out.freedom += steps - 1;
+      paces.push_back({mean + longer / steps, steps});
     }
     double here = paces[0].mean, variance = 1 / paces[0].steps;
     out.freedom = std::max(1.0, out.freedom);

@@ -314,8 +314,8 @@ TEST(StagingGuardTest, WhatABlockOfTheSourceTakesCountsForAllItsItems) {
 }
 
 // Reading takes 8 ms, training 31, and what is read beside a step makes it longer. A trial reads most of its items beside the
-// first step, so it likes both of these; steps of a stage that runs on tell them apart.
-TEST(StagingGuardTest, AStageThatLosesInTheLongRunIsDroppedBehindItsTrial) {
+// first steps; what these take longer by counts, so it tells the two apart.
+TEST(StagingGuardTest, WhatATrialReadsBesideItsFirstStepsCounts) {
   if (kSanitized) GTEST_SKIP() << "hundreds of programs like those of the other tests";
   Random random(kSeed + 19);
   int fooled = 0, lost = 0, kept = 0;
@@ -327,7 +327,7 @@ TEST(StagingGuardTest, AStageThatLosesInTheLongRunIsDroppedBehindItsTrial) {
     lost += !loses.Steps(100).staged();
     kept += program().Drag(4).Steps(kSteps + 100).staged();
   }
-  EXPECT_GT(fooled, 200);
+  EXPECT_LE(fooled, 8);
   EXPECT_GE(lost, 396);
   EXPECT_GE(kept, 380);
   RecordProperty("fooled", fooled), RecordProperty("lost", lost), RecordProperty("kept", kept);
@@ -343,14 +343,15 @@ TEST(StagingGuardTest, AStageWithAnEndlessBufferIsComparedOn) {
   EXPECT_TRUE(WaitingProgram(0.1, 0.9, 0.7, Exactly, size_t{1} << 30).Steps(1000).staged());
 }
 
-// A trial that was wrong makes the next one come later, by the steps that ran staged for it. A step is 2.5 % longer there.
-TEST(StagingGuardTest, StagesThatTrialsOpenWronglyCostLessThanAPercentOfTheTime) {
+// A trial that was wrong makes the next one come later, by the steps that ran staged for it. A step is 2.5 % longer there, so trials
+// are cheap and many; what the first item of each takes, which nothing hides, is not reckoned up.
+TEST(StagingGuardTest, TrialsOfAStageThatLosesALittleCostLessThanAPercentOfTheTime) {
   if (kSanitized) GTEST_SKIP() << "many programs on one thread";
   Random random(kSeed + 20);
   for (const size_t capacity : {1, 16, 40}) {
     WaitingProgram loses([] { return 8.0; }, 31, 31, Noise(random, 0.03), capacity);
     loses.Drag(9).Steps(40'000);
-    EXPECT_LE(loses.cost(1), 0.006) << capacity;
+    EXPECT_LE(loses.cost(1), 0.008) << capacity;
   }
 }
 
@@ -428,7 +429,7 @@ TEST(StagingGuardTest, AGainThatTheFirstComparisonCannotSeeIsFoundSoon) {
   if (kSanitized) GTEST_SKIP() << "hundreds of programs like those of the other tests";
   Random random(kSeed + 21);
   constexpr int kRuns = 400;
-  for (const auto& [ratio, most] : {std::pair{0.9, 0.97}, {0.95, 0.85}}) {
+  for (const auto& [ratio, most] : {std::pair{0.9, 0.97}, {0.95, 0.82}}) {
     int early = 0, late = 0;
     for (int i = 0; i < kRuns; ++i) {
       WaitingProgram program([] { return 0.15; }, 0.85, ratio, Noise(random, 0.1), 4);

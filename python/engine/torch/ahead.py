@@ -344,7 +344,7 @@ class Program:
             return None
         with torch._C.DisableTorchFunctionSubclass():
             for arg in (*args, *kwargs.values()) if kwargs else args:
-                if type(arg) is Staged and arg.requires_grad:
+                if isinstance(arg, Tensor) and arg.requires_grad:
                     return None
             for at in node.leaves:
                 if version(item.leaves[at]) != item.counts[at]:

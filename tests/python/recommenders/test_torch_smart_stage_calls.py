@@ -101,6 +101,11 @@ def with_other_tensors(x, n):
     return [x % given, torch.where(x > 0, x, given), x.abs()]
 
 
+def with_a_table_that_thaws(x, n):
+    _TABLE.requires_grad_(n >= 75)
+    return [F.embedding(x.abs().long(), _TABLE), x * 2]
+
+
 def changed_between(x, n):
     a = x.abs()
     if n % 5 == 4:
@@ -132,11 +137,12 @@ def lent_to_numpy(x, n):
     return [a, x * 2, x + a]
 
 
+_TABLE = torch.arange(400.0).view(200, 2)
 _OUTSIDE, _OTHER = torch.full((2, 3), 3.0), torch.full((2, 3), 5.0)
 
 
 @pytest.mark.parametrize("calls", [in_another_order, with_other_constants, the_same_once_or_twice, once_more_behind_another,
-                                   with_other_tensors, changed_between, changed_through_a_view, with_a_gradient, under_autocast,
+                                   with_other_tensors, with_a_table_that_thaws, changed_between, changed_through_a_view, with_a_gradient, under_autocast,
                                    lent_to_numpy])  # fmt: skip
 def test_a_step_may_call_otherwise_than_the_one_before(calls):
     def run(given):
