@@ -37,12 +37,13 @@ def fastest(rows: dict[str, dict], way: str, threads: int) -> dict | None:
 
 
 def without(row: dict | None, rows: dict[str, dict]) -> str:
-    """How many times as fast as the same threads without a stage; from the medians if the file is older than that figure."""
+    """How many times as fast as the same threads without a stage; from the medians if the file is older than that figure. In older files a
+    DataLoader has a process of its own, and is compared with one without workers."""
     if row is None:
         return "–"
-    if "without" in row:
+    partner = re.sub(r"^[a-z]+(_[a-z]+)?\d?", "loader0" if "without_name" not in row and row["ours_name"].startswith("loader") else "plain", row["ours_name"])
+    if "without" in row and partner.startswith("plain"):
         return ratio(row["without"], row["without_ci"])
-    partner = re.sub(r"^[a-z]+(_[a-z]+)?\d?", "plain", row["ours_name"])
     if row["peer_name"] == partner:
         return ratio(row["ratio"], row["ratio_ci"])
     return ratio(rows[partner]["ours"] / row["ours"])
@@ -79,14 +80,21 @@ def lines(found: dict, whole: bool) -> list[list[str]]:
                 waits = f"{smart['waited_us'] / 1e3:.1f} ({smart['waits']:.0f})" if "waits" in smart else "–"
                 by_hand = f" ({rows['staged']['of_best']:.0%})" if threads == 1 and "staged" in rows else ""
                 line += [f"{smart['of_best']:.0%}{by_hand}", together, waits, ratio(smart["ratio"], smart["ratio_ci"]),
-                         without(loader, rows), ratio(smart.get("loader"), smart.get("loader_ci"))]  # fmt: skip
+                         without(loader, rows)]  # fmt: skip
+                line += [ratio(smart.get("loader"), smart.get("loader_ci"))] if has_loaders(found) else []
             made.append(line + [ratio(case.cpu), ratio(case.gpu), ratio(case.on_cpu)])
     return made
 
 
-def heads(whole: bool) -> list[str]:
+def has_loaders(found: dict) -> bool:
+    """Whether SmartStage was measured beside DataLoaders; older files lack that."""
+    return any("loader" in row for row in found["rows"])
+
+
+def heads(found: dict, whole: bool) -> list[str]:
     more = ["reading, ms", "the rest, ms"] if whole else []
-    beside = ["of the best (`staged`)", "of the sides together", "waits, ms (sleeps)", "over any without", "DataLoader", "SmartStage over DataLoader"] if whole else []
+    beside = ["of the best (`staged`)", "of the sides together", "waits, ms (sleeps)", "over any without", "DataLoader"] if whole else []
+    beside += ["SmartStage over DataLoader"] if whole and has_loaders(found) else []
     return ["model", "batch", "step", *more, "SmartStage", "its guard", "allowed", *beside, *DEEPREC]
 
 

@@ -189,7 +189,7 @@ def counter_page(table: str) -> str:
 def published_table(whole: bool, prefix: str) -> str:
     name, found = published.results()
     said = f"{published.said(name, found, prefix)}\n"
-    return f"{said}\n{page_table(published.heads(whole), published.lines(found, whole))}"
+    return f"{said}\n{page_table(published.heads(found, whole), published.lines(found, whole))}"
 
 
 def peers_table() -> str:

@@ -7,7 +7,8 @@
 //
 // It goes on comparing for ever, so that a decision that was wrong, or is no longer right, is undone. That may cost half a
 // percent of the time. A step that runs the other way costs what it takes longer by, as far as that is known: little, where
-// the two ways differ by little. So what the first comparison could not tell is compared again soon; what is sure is compared
+// the two ways differ by little. A trial costs besides what it took longer than its steps are worth: nothing hides its first
+// item, and a thread that begins to read is slow. So what the first comparison could not tell is compared again soon; what is sure is compared
 // as if a step of the other way cost a quarter of a step at least. What the last comparisons measured is put together; what
 // the newest one refutes is forgotten.
 //
@@ -147,6 +148,7 @@ class StagingGuard {
     double squares = 0, freedom = 0;  // the variance of a step, relative to it, is squares / freedom
     double doubt = 0;                 // how far the two blocks of one way are apart, beyond what the variance explains
     double whole = 0, staged = 0;     // seconds of a step
+    double lasted = 0;  // by how many steps the block of the other way was longer than as many of this way
   };
 
   // Without memory for a block it throws, and has changed nothing.
@@ -201,7 +203,8 @@ class StagingGuard {
     for (size_t n = 0; n < took.size(); ++n) {
       StepBlock::Took& of = took[n];
       const double middle = Median(of.rest), bound = most * (middle + Mean(of.got));
-      const double read = n == 1 && blocks_[1].staged() && !staged_ ? static_cast<double>(beside) * Mean(took[0].got) : 0;
+      const double read =
+          n == 1 && blocks_[1].staged() && !staged_ ? static_cast<double>(beside) * Mean(took[0].got) : 0;
       double longer = 0;
       for (size_t i = 0; i < of.rest.size(); ++i) {
         const double usual = std::clamp(of.rest[i], middle - bound, middle + bound);
@@ -221,6 +224,7 @@ class StagingGuard {
       const double apart = std::abs(paces[0].mean - paces[2].mean) / here;
       out.doubt = std::max(0.0, apart / 2 - 2 * std::sqrt(out.squares / out.freedom * variance));
     }
+    out.lasted = blocks_[1].waits() ? blocks_[1].lasted() / here - static_cast<double>(blocks_[1].started() - 1) : 0;
     out.weight = 1 / (variance + 1 / paces[1].steps);
     (staged_ ? out.staged : out.whole) = here;
     (staged_ ? out.whole : out.staged) = paces[1].mean;
@@ -257,6 +261,8 @@ class StagingGuard {
   void Decide() {
     window_.push_back(Compare());
     const double newest = window_.back().gain;
+    if (decided_ && blocks_[1].staged() && !staged_)
+      saved_ -= std::max(0.0, window_.back().lasted - price_ * static_cast<double>(blocks_[1].started()));
     if (tried_) {  // what trials say is not put together with what a stage that runs on does
       window_.erase(window_.begin(), window_.end() - 1);
       if (newest <= 0) saved_ -= trying_ * price_;  // the steps since then ran the wrong way

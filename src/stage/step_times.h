@@ -118,6 +118,9 @@ class StepBlock {
   // Whether all steps that count have ended, of a block that has all its steps.
   bool over() const { return counted() > 0 && (!waits() || ends_->count() >= started()); }
 
+  // Seconds from where its first step was asked for to where its last one began, for a caller that waits.
+  double lasted() const { return begins_.back() - asked_.front(); }
+
   Took took() const {
     Took out;
     const size_t from = this->from(), to = from + counted();

@@ -110,6 +110,12 @@ class WaitingProgram {
     drag_ = seconds;
     return *this;
   }
+  // So long takes it until a stage that was opened begins to read.
+  WaitingProgram& Starts(double seconds) {
+    starts_ = seconds;
+    return *this;
+  }
+  double now() const { return now_; }
   // From now on training takes so long.
   void Becomes(double whole, double staged) { whole_ = whole, staged_ = staged; }
   void Slower(double factor) { slowness_ *= factor; }
@@ -124,7 +130,7 @@ class WaitingProgram {
  private:
   void Open() {
     open_ = true;
-    made_ = now_;
+    made_ = now_ + starts_;
     ready_.clear(), taken_.clear();
     count_ = 0;
     Make(now_);
@@ -143,7 +149,7 @@ class WaitingProgram {
 
   StagingGuard guard_;
   Draw read_;
-  double whole_, staged_, slowness_ = 1, own_ = 0, drag_ = 0;
+  double whole_, staged_, slowness_ = 1, own_ = 0, drag_ = 0, starts_ = 0;
   Draw jitter_;
   size_t capacity_, count_ = 0;
   bool open_ = false, closing_ = false;
@@ -343,16 +349,30 @@ TEST(StagingGuardTest, AStageWithAnEndlessBufferIsComparedOn) {
   EXPECT_TRUE(WaitingProgram(0.1, 0.9, 0.7, Exactly, size_t{1} << 30).Steps(1000).staged());
 }
 
-// A trial that was wrong makes the next one come later, by the steps that ran staged for it. A step is 2.5 % longer there, so trials
-// are cheap and many; what the first item of each takes, which nothing hides, is not reckoned up.
-TEST(StagingGuardTest, TrialsOfAStageThatLosesALittleCostLessThanAPercentOfTheTime) {
+// A step is 2.5 % longer there, so trials are cheap, but for the first item of each, which nothing hides. A trial that was wrong makes
+// the next one come later, by the steps that ran staged for it.
+TEST(StagingGuardTest, TrialsOfAStageThatLosesALittleCostHalfAPercentOfTheTime) {
   if (kSanitized) GTEST_SKIP() << "many programs on one thread";
   Random random(kSeed + 20);
   for (const size_t capacity : {1, 16, 40}) {
     WaitingProgram loses([] { return 8.0; }, 31, 31, Noise(random, 0.03), capacity);
     loses.Drag(9).Steps(40'000);
-    EXPECT_LE(loses.cost(1), 0.008) << capacity;
+    EXPECT_LE(loses.cost(1), 0.006) << capacity;
   }
+}
+
+// A stage that neither gains nor loses seems to cost nothing to try, but begins to read late each time.
+TEST(StagingGuardTest, StagesThatBeginSlowlyAreTriedSeldom) {
+  Random random(kSeed + 22);
+  constexpr int kPrograms = 20, kLong = 500;
+  double seconds = 0;
+  for (int i = 0; i < kPrograms; ++i) {
+    WaitingProgram program([] { return 0.1; }, 0.9, 1.0, Noise(random, 0.15), 4);
+    program.Starts(1.5).Steps(kSteps);
+    seconds -= program.now();
+    seconds += program.Steps(kLong).now();
+  }
+  EXPECT_LE(seconds, kPrograms * kLong * std::exp(0.15 * 0.15 / 2) * 1.01);
 }
 
 // Every seventh step is met by other work on the machine, and takes up to twice as long. Then a few steps do not tell, and
@@ -429,7 +449,7 @@ TEST(StagingGuardTest, AGainThatTheFirstComparisonCannotSeeIsFoundSoon) {
   if (kSanitized) GTEST_SKIP() << "hundreds of programs like those of the other tests";
   Random random(kSeed + 21);
   constexpr int kRuns = 400;
-  for (const auto& [ratio, most] : {std::pair{0.9, 0.97}, {0.95, 0.82}}) {
+  for (const auto& [ratio, most] : {std::pair{0.9, 0.97}, {0.95, 0.84}}) {
     int early = 0, late = 0;
     for (int i = 0; i < kRuns; ++i) {
       WaitingProgram program([] { return 0.15; }, 0.85, ratio, Noise(random, 0.1), 4);

@@ -213,7 +213,7 @@ def test_a_real_step_decides_and_explains():
     step = engine.torch.compile_step(training(model, torch.optim.SGD(model.parameters(), lr=0.01)), options={"workers": 2})
     assert "less than twice" in str(*engine.torch.explain(step))
     x = torch.ones(4, 8)
-    for _ in range(300):
+    for _ in range(500):
         step(x)
     told = engine.torch.explain(step)[0]
     assert told.mode in (EAGER, IN_TURN, CALLER, WORKERS) and set(told.times) >= {told.mode}
@@ -226,7 +226,7 @@ def test_a_real_step_decides_and_explains():
 def test_a_model_under_torch_compile_decides_and_explains():
     model = nn.Linear(4, 4)
     ours = torch.compile(model, backend=engine.torch.backend)
-    for _ in range(200):
+    for _ in range(400):
         ours(torch.ones(2, 4)).sum().backward()
     (told,) = engine.torch.explain(ours)
     assert told.mode and {p.kind for p in told.plans} == {"forward", "backward"}
