@@ -8,18 +8,17 @@
 // It goes on comparing for ever, so that a decision that was wrong, or is no longer right, is undone. That may cost half a
 // percent of the time. A step that runs the other way costs what it takes longer by, as far as that is known: little, where
 // the two ways differ by little. A trial costs besides what it took longer than its steps are worth: nothing hides its first
-// item, and a thread that begins to read is slow. So what the first comparison could not tell is compared again soon; what is sure is compared
-// as if a step of the other way cost a quarter of a step at least. What the last comparisons measured is put together; what
-// the newest one refutes is forgotten.
+// item, and a thread that begins to read is slow. So what the first comparison could not tell is compared again soon; what is
+// sure is compared as if a step of the other way cost a quarter of a step at least. What the last comparisons measured is put
+// together; what the newest one refutes is forgotten.
 //
-// A stage that is tried reads ahead beside its first step, which does not count, and uses that up: too little is read beside
-// those that count. So a stage that a trial has opened is compared once more at once, in steps of a stage that runs on. It
-// stays if they are faster at all. The trials no longer count then.
+// A stage that is tried reads ahead beside its first steps, and uses that up. So a stage that a trial has opened is compared once
+// more at once, in steps of a stage that runs on. It stays if they are faster at all. The trials no longer count then.
 //
 // A step that takes far longer than usual is other work on the machine as often as its own way's fault. So it counts, but only
 // up to a bound. The first steps of a trial may take longer by what is read beside them, which is nearly all that the trial reads:
-// where the two sides fight for cores, all that the stage costs is in them. The time that a caller waits for its item counts as it is: a source that reads a block for several items
-// takes long for one of them, which is just what a stage hides.
+// where the two sides fight for cores, all that the stage costs is in them. The time that a caller waits for its item counts as
+// it is: a source that reads a block for several items takes long for one of them, which is just what a stage hides.
 //
 // Nobody waits: a comparison lasts until the ends that it needs are known.
 #pragma once
