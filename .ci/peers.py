@@ -1,10 +1,7 @@
 """The README's table of this engine beside other libraries: a text that tables.py writes, from the newest perf/results/core-DATE.json."""
 
-import json
-import re
-from pathlib import Path
+from results import newest
 
-RESULTS = Path(__file__).resolve().parent.parent / "perf/results"
 CASES = {
     "a_independent": "independent, no variables",
     "a_own_var": "independent, a variable each",
@@ -32,17 +29,12 @@ def times(row: dict | None) -> str:
     return f"{ratio} [{low:.1f}, {high:.1f}]" if low <= 1 <= high else ratio
 
 
-def newest() -> tuple[str, dict]:
-    path = max(p for p in RESULTS.iterdir() if re.fullmatch(r"core-[0-9-]+\.json", p.name))
-    return path.name, json.loads(path.read_text(encoding="utf-8"))
-
-
 def heads() -> list[str]:
     return ["workload", "ours, ns an op", *PEERS.values()]
 
 
 def lines() -> list[list[str]]:
-    rows = [r for r in newest()[1]["rows"] if r["group"] == "peers" and r.get("metric", "ns_per_op") == "ns_per_op"]
+    rows = [r for r in newest("core")[1]["rows"] if r["group"] == "peers" and r.get("metric", "ns_per_op") == "ns_per_op"]
     made = []
     for case, title in CASES.items():
         beside = {r["peer_name"]: r for r in rows if r["case"] == case}
@@ -52,7 +44,7 @@ def lines() -> list[list[str]]:
 
 
 def said() -> str:
-    name, found = newest()
+    name, found = newest("core")
     header = found["header"]
     cases = header.get("measured_again", "").partition(" of the group")[0]
     again = f" ({cases.replace('_', ' ')[2:].replace(' and b ', ' and ')} were measured once more, as the machine had been busy)" if cases else ""

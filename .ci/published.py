@@ -5,7 +5,6 @@ A model that the file lacks has no row.
 """
 
 import itertools
-import json
 import re
 import sys
 from pathlib import Path
@@ -17,12 +16,6 @@ from cases import CASES, SCALE  # noqa: E402
 NAMES = {"dlrm": "DLRM", "deepfm": "DeepFM", "dssm": "DSSM", "din": "DIN", "dien": "DIEN"}
 STEPS = {"input": "eager", "compiled": "compiled"}  # groups of the suite
 DEEPREC = ["DeepRec, CPU", "DeepRec, A100", "DeepRec, A100, stage on the CPU"]
-
-
-def results(folder: Path = ROOT / "perf/results") -> tuple[str, dict]:
-    """The newest file of the suite, and its name."""
-    path = max(p for p in folder.iterdir() if re.fullmatch(r"models-[0-9-]+\.json", p.name))
-    return path.name, json.loads(path.read_text(encoding="utf-8"))
 
 
 def rows_of(found: dict, group: str, model: str) -> dict[str, dict]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import peers
 import published
+import results
 import whole_steps
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -187,7 +188,7 @@ def counter_page(table: str) -> str:
 
 
 def published_table(whole: bool, prefix: str) -> str:
-    name, found = published.results()
+    name, found = results.newest("models")
     said = f"{published.said(name, found, prefix)}\n"
     return f"{said}\n{page_table(published.heads(found, whole), published.lines(found, whole))}"
 

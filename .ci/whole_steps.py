@@ -1,10 +1,7 @@
 """The table of whole training steps of PyTorch models: a text that tables.py writes, from the newest perf/results/torch-DATE.json."""
 
-import json
-import re
-from pathlib import Path
+from results import newest
 
-RESULTS = Path(__file__).resolve().parent.parent / "perf/results"
 CASES = {
     "tables26_b128": "26 tables, B=128",
     "towers26_b128": "the same with a tower a table",
@@ -21,13 +18,8 @@ EAGER = ("eager 1", "eager 2")
 PEERS = {"compile 2": "`torch.compile`", "inductor 2": "Inductor", "in turn": "our nodes in turn"}
 
 
-def newest() -> tuple[str, dict]:
-    path = max(p for p in RESULTS.iterdir() if re.fullmatch(r"torch-[0-9-]+\.json", p.name))
-    return path.name, json.loads(path.read_text(encoding="utf-8"))
-
-
 def said(prefix: str) -> str:
-    name, found = newest()
+    name, found = newest("torch")
     header = found["header"]
     return (f"commit {header['commit'][:7]}, {header['date'][:10]}, {header['cores']} cores of {header['cpu']}, PyTorch {header['torch']}, "
             f"{header['rounds']} rounds, [rows]({prefix}perf/results/{name})")  # fmt: skip
@@ -42,7 +34,7 @@ def times(ratio: dict | None) -> str:
 
 
 def lines() -> list[list[str]]:
-    rows = {row["case"]: row for row in newest()[1]["rows"]}
+    rows = {row["case"]: row for row in newest("torch")[1]["rows"]}
     made = []
     for case, name in CASES.items():
         row = rows.get(case)

@@ -15,7 +15,6 @@ where another thread makes one, such as an op that the step pushed, the item is 
 
 from __future__ import annotations
 
-import itertools
 import threading
 from typing import Any, Callable
 
@@ -26,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import reading, staged
 from .calls import changed
+from .node import Node, name_of, waves
 from .staged import Staged, filled, wrapped
 from .team import Team
 from .unchanged import Note, noted, storage, unchanged, version
@@ -40,57 +40,6 @@ _KEPT = 2  # steps in a row that may leave a node's result alone before the node
 _SETTLED = 4  # steps behind the last new node before a step gets plain tensors
 _LOOKED_AT = 64  # of so many steps one gets none
 _NOBODY: set[int] = set()
-
-
-class _Node:
-    """``places``: what it is given of the item, nodes and, below zero, leaves; ``inputs``: the nodes among them; ``leaves``: the
-    leaves of the item that it is made from. ``kinds``: the dtypes of what it makes. ``fresh``: that has memory of its own.
-    ``key``: by which its call is found."""
-
-    __slots__ = ("func", "args", "kwargs", "name", "outside", "unused", "moves", "places", "inputs", "leaves", "kinds", "fresh",
-                 "key", "_base", "_refs")  # fmt: skip
-
-    def __init__(self, func: Callable[..., Any], args: Any, kwargs: Any, outside: list[Tensor], made: Any, before: list[Any],
-                 moves: bool, fresh: bool, key: Any) -> None:  # fmt: skip
-        self.key = key
-        self.places = {ref.node for ref in staged.refs((args, kwargs))}
-        self.inputs = {at for at in self.places if at >= 0}
-        self.leaves = {-1 - at for at in self.places if at < 0}.union(*(before[at].leaves for at in self.inputs if before[at]))
-        self.func, self.args, self.kwargs, self.outside, self.moves, self.fresh = func, args, kwargs, outside, moves, fresh
-        self.name, self.unused, self.kinds = _name(func), 0, _kinds(made)
-        # The arguments with what is the same for all items, and the places of the rest; None: some are in containers.
-        self._base = list(args)
-        flat = all(type(arg) is staged.Ref or not any(staged.refs((arg,))) for arg in args)
-        self._refs = [(at, arg) for at, arg in enumerate(args) if type(arg) is staged.Ref] if flat else None
-
-    def given(self, leaves: list[Any], made: list[Any]) -> Any:
-        """The arguments for an item. LookupError: one of them was not made."""
-        if self._refs is None:
-            return filled(self.args, leaves, made)
-        args = self._base.copy()
-        for at, ref in self._refs:
-            args[at] = ref.value(leaves, made)
-        return args
-
-    def asked(self, func: Callable[..., Any], args: Any, kwargs: Any, item: Item) -> bool:
-        """Whether a call of the step is the node's, told at a glance. Constants must be the same objects, as those of a line of
-        Python are in each step; so False says nothing."""
-        if func != self.func or len(args) != len(self.args) or len(kwargs or ()) != len(self.kwargs):
-            return False
-        if not all(map(staged.is_same, args, self.args, itertools.repeat(item))):
-            return False
-        return all(name in kwargs and staged.is_same(kwargs[name], same, item) for name, same in self.kwargs.items())
-
-    def gives_alike(self, made: Any, args: Any, kwargs: Any) -> bool:
-        """Whether what a call has made may stand for what the step's call would: of the same kinds, without a gradient, and with
-        memory of its own if that of the step had."""
-        parts = made if isinstance(made, (tuple, list)) else (made,)
-        if len(parts) != len(self.kinds):
-            return False
-        for part, kind in zip(parts, self.kinds):
-            if not isinstance(part, Tensor) or part.dtype != kind or part.requires_grad:
-                return False
-        return not (self.fresh and _shares(parts, args, kwargs))
 
 
 _OF_TORCH = ("aten", "prims", "prim", "torchvision", "profiler")
@@ -140,7 +89,7 @@ class Item:
         self.counts: list[int] = []  # the versions of the leaves before the program ran
         self.times: dict[Any, int] = {}  # by key: how often the step has got such a result
         self.last = -1  # the node whose call came last
-        self.expected: list[_Node] = []  # whose calls came as expected, and are not in ``times`` yet
+        self.expected: list[Node] = []  # whose calls came as expected, and are not in ``times`` yet
         self.lent: set[int] = set()  # leaves whose memory the step can change unseen
         self.mode: Any = None  # in which the program ran
         self.thread = 0  # none yet
@@ -171,7 +120,7 @@ class Program:
     """The nodes, in the order in which they were learned, which is an order in which they can run."""
 
     def __init__(self) -> None:
-        self.nodes: list[_Node | None] = []  # None: dropped
+        self.nodes: list[Node | None] = []  # None: dropped
         self._views: list[set[int] | None] = []  # by node, dropped ones too: the places whose memory it may have; None: its own
         self.refused: dict[Any, str] = {}  # by key or kind: why calls stay in the step
         self._keys: dict[Any, int] = {}
@@ -229,7 +178,7 @@ class Program:
             note = self._notes[id(tensor)] = noted(tensor)
         return note
 
-    def run(self, item: Item, moved: Callable[[list[tuple[_Node, Tensor]]], list[Tensor]] | None = None,
+    def run(self, item: Item, moved: Callable[[list[tuple[Node, Tensor]]], list[Tensor]] | None = None,
             team: Team | None = None) -> None:  # fmt: skip
         """Computes what can be computed ahead for an item. A node that fails is left to the step, which meets the error at
         its own line. ``moved``: copies the inputs of all nodes that only move a tensor to another device, at once; nodes
@@ -239,7 +188,7 @@ class Program:
         nodes = list(self.nodes)
         made: list[Any] = [None] * len(nodes)
         item.counts, item.mode = [version(leaf) for leaf in item.leaves], _mode()
-        waiting: list[tuple[int, _Node, Tensor]] = []
+        waiting: list[tuple[int, Node, Tensor]] = []
 
         def compute(i: int) -> None:
             node = nodes[i]
@@ -270,7 +219,7 @@ class Program:
                 for i in range(len(nodes)):
                     compute(i)
         else:
-            for wave in _waves(nodes):
+            for wave in waves(nodes):
                 team.each(compute_with_gradients, wave)
         if moved and waiting:
             for (i, _, _), there in zip(waiting, moved([(node, tensor) for _, node, tensor in waiting])):
@@ -420,7 +369,7 @@ class Program:
                     moves = isinstance(made, Tensor) and made.device != _device(args)
                     fresh = all(storage(t) in effects.made for t in parts)
                     self.nodes.append(
-                        _Node(
+                        Node(
                             func, staged.template(args, item), staged.template(kwargs or {}, item),
                             self._seen.pop(key, ([], None))[0], made, self.nodes, moves, fresh, key
                         )
@@ -468,7 +417,7 @@ class Program:
         told: dict[tuple[str, str], int] = {}
         for key, why in list(self.refused.items()):
             if why:
-                name = _name(key[0][0] if type(key[0]) is tuple else key[0])
+                name = name_of(key[0][0] if type(key[0]) is tuple else key[0])
                 told[name, why] = told.get((name, why), 0) + 1
         lines += [
             f"in the step {name}{f' ({count} kinds of call)' if count > 1 else ''}: {why}"
@@ -505,33 +454,3 @@ def _changes(effects: _Effects, args: Any, kwargs: Any, item: Item) -> bool:
 def _mode() -> Any:
     """What decides about results apart from arguments: the default dtype, and whether this thread flushes denormals."""
     return torch.get_default_dtype(), _TINY * _ONE == 0
-
-
-def _kinds(made: Any) -> list[Any]:
-    parts = made if isinstance(made, (tuple, list)) else (made,)
-    with torch._C.DisableTorchFunctionSubclass():
-        return [t.dtype if isinstance(t, Tensor) else None for t in parts]
-
-
-def _shares(parts: Any, args: Any, kwargs: Any) -> bool:
-    """Whether one of the tensors that a call has made is a view, or an argument, as what ``contiguous`` gives may be."""
-    given = [args, kwargs.values(), *[arg for arg in args if type(arg) is list or type(arg) is tuple]]
-    return any(t._is_view() or any(t is arg for each in given for arg in each) for t in parts)
-
-
-def _waves(nodes: list[_Node | None]) -> list[list[int]]:
-    """The nodes in groups: those of a group need only nodes of groups before it."""
-    depth = [0] * len(nodes)
-    waves: list[list[int]] = []
-    for i, node in enumerate(nodes):
-        if node is not None:
-            depth[i] = 1 + max((depth[at] for at in node.inputs), default=-1)
-            if depth[i] == len(waves):
-                waves.append([])
-            waves[depth[i]].append(i)
-    return waves
-
-
-def _name(func: Any) -> str:
-    name = getattr(func, "__name__", str(func))
-    return getattr(getattr(func, "__self__", None), "__name__", name) if name == "__get__" else name
