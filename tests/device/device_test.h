@@ -78,6 +78,11 @@ struct Rig {
   void WaitIssued() {
     while (eng().device_stats().issued + issued_elsewhere < eng().stats().pushed) std::this_thread::yield();
   }
+  // Until there is an event behind the `n`th op. A worker that runs out of ops records one, so there are `n` of them if the
+  // ops were pushed one by one, each when there was one behind the last.
+  void WaitRecorded(uint64_t n) {
+    while (eng().device_stats().records < n) std::this_thread::yield();
+  }
 
   std::vector<std::shared_ptr<SoftwareDevice>> devices;
   std::unique_ptr<Engine> engine;

@@ -5,6 +5,12 @@
 namespace engine::test {
 namespace {
 
+// The next records fail, and the device works on. Each thread that may make one finds it so, before or after another has lost
+// the device for it: the issuer, who waits, the one that retires. If one of them got its record, its op would be done.
+void FailRecords(SoftwareDevice& device) {
+  for (uint64_t nth = 1; nth <= 3; ++nth) device.FailCall(DeviceCall::kRecord, nth, DeviceCode::kUnknown, false);
+}
+
 TEST(DeviceFaults, AKernelThatFailsLosesTheDeviceAndNamesTheOps) {
   Rig rig;
   Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b"), good = rig.eng().NewVar("good");
@@ -40,10 +46,11 @@ TEST(DeviceFaults, ADeviceThatIsLostAndWorksOnIsDrainedBeforeItsOpsFail) {
   Rig rig;
   Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b"), host = rig.eng().NewVar("host");
   const uint64_t hold = rig.PushHeldKernel({.name = "running", .writes = {a}, .place = Gpu(0, 0)});
+  rig.WaitRecorded(1);
   auto buffer = std::make_shared<int>(0);
   rig.Push({.name = "behind", .updates = {a}, .place = Gpu(0, 0)}, [buffer] { ++*buffer; });
-  rig.WaitIssued();
-  rig.device().FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown, false);
+  rig.WaitRecorded(2);  // the one that fails is that behind `unrecorded`
+  FailRecords(rig.device());
   rig.Push({.name = "unrecorded", .writes = {b}, .place = Gpu(0, 1)});
   EXPECT_THROW(rig.eng().Wait(b), OpError) << "its own stream is empty";
   rig.eng().Push({.reads = {a}, .writes = {host}}, [] { ADD_FAILURE() << "must be skipped"; });
@@ -86,10 +93,11 @@ TEST(DeviceFaults, ACaptureThatIsInTheWayEndsNoOpOfALostDevice) {
   Rig rig;
   Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
   const uint64_t hold = rig.PushHeldKernel({.name = "running", .writes = {a}, .place = Gpu(0, 0)});
+  rig.WaitRecorded(1);
   auto buffer = std::make_shared<int>(0);
   rig.Push({.name = "behind", .updates = {a}, .place = Gpu(0, 0)}, [buffer] { ++*buffer; });
-  rig.WaitIssued();
-  rig.device().FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown, false);
+  rig.WaitRecorded(2);  // the one that fails is that behind `unrecorded`
+  FailRecords(rig.device());
   rig.Push({.name = "unrecorded", .writes = {b}, .place = Gpu(0, 1)});
   EXPECT_THROW(rig.eng().Wait(b), OpError);
   for (const DeviceCode code : {DeviceCode::kCaptureUnsupported, DeviceCode::kCapturedEvent}) {
@@ -119,8 +127,8 @@ TEST(DeviceFaults, ADeviceThatIsLostAndNeverDoneIsGivenUpAtShutdown) {
   };
   device->HangKernel(1);
   eng.Push({.name = "endless", .writes = {a}, .place = Gpu(0, 0)}, kernel);
-  while (eng.device_stats().issued < 1) std::this_thread::yield();
-  device->FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown, false);
+  while (eng.device_stats().records < 1) std::this_thread::yield();
+  FailRecords(*device);
   eng.Push({.name = "unrecorded", .writes = {b}, .place = Gpu(0, 1)}, kernel);
   EXPECT_THROW(eng.Wait(b), OpError);
   ExpectHas(eng.DescribePending(), "'endless'");  // what the watchdog would say
@@ -155,8 +163,7 @@ TEST(DeviceFaults, AnOpWhoseLaneIsMadeWhileItsDeviceIsLostFailsWithIt) {
   });
   rig.Push({.name = "late", .writes = {b}, .place = Gpu(0)});
   making.Wait();
-  rig.device().FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown,
-                        false);  // what was issued goes on, and so does `late`
+  FailRecords(rig.device());  // what was issued goes on, and so does `late`
   ExpectHas(copy(), "was lost");
   lost.Open();
   ExpectHas(FailureOf(rig.eng(), b).text, "was lost");

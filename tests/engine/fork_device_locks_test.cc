@@ -31,6 +31,7 @@ TEST(ForkDeviceLocks, ADeletedVarGoesInTheChildWhileTheDevicesListWhatHasFailed)
   Engine eng(options);
   const int devices[] = {0, 1};
   std::vector<Communicator> comms = NewCommunicators(eng, devices);
+  eng.WaitAll();  // both have joined: the abort would fail the other one's joining
   const Var var = eng.NewVar("var");
   comms[0].Push(eng, {.name = "alone", .updates = {var}},
                 {Collective::AllReduce(nullptr, nullptr, 0, DataType::kInt8)});
