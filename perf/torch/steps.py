@@ -14,10 +14,12 @@ sys.path.insert(0, str(HERE.parent / "policies" / "graphs"))
 from models import MODELS  # noqa: E402
 
 RATE = 1e-6
-CONTENDERS = ["eager 1", "eager 2", "compile 2", "inductor 2", "in turn", "ours inductor", "ours fast", "ours"]
+CONTENDERS = ["eager 1", "eager 2", "compile 2", "inductor 2", "in turn", "ours inductor", "ours fast", "ours",
+              "eager 1 gradients", "eager 2 gradients", "compile 2 gradients"]  # fmt: skip
 
 
-def training(model, inputs, loss_of, forward=None) -> Callable[[], torch.Tensor]:
+def training(model, inputs, loss_of, forward=None, steps: bool = True) -> Callable[[], torch.Tensor]:
+    """``steps``: whether the optimizer makes its step, behind forward and backward."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     forward = model if forward is None else forward
 
@@ -25,7 +27,8 @@ def training(model, inputs, loss_of, forward=None) -> Callable[[], torch.Tensor]
         optimizer.zero_grad()
         loss = loss_of(forward(*given))
         loss.backward()
-        optimizer.step()
+        if steps:
+            optimizer.step()
         return loss
 
     return step
@@ -64,7 +67,7 @@ class Contender(NamedTuple):
     decided: Callable[[], bool] = lambda: True  # whether it has chosen how to run
     compiled: Any = None  # what compile_step made
     inputs: tuple = ()
-
+    modes: Callable[[], list[str]] = lambda: []  # of the graphs of torch.compile
 
 def contender(name: str, case: str, workers: int) -> Contender:
     import engine.torch
@@ -75,12 +78,16 @@ def contender(name: str, case: str, workers: int) -> Contender:
     if name == "inductor 2":
         step = inductor(model, inputs, loss_of)
         return Contender(lambda: step(*inputs), workers)
-    if name == "compile 2":
+    steps = not name.endswith("gradients")
+    if name.startswith("compile 2"):
         before = set(engine.torch.regions.compiled)
-        step = training(model, inputs, loss_of, torch.compile(model, backend=engine.torch.backend, options=options))
-        return Contender(lambda: step(*inputs), workers,
-                         lambda: all(r.choice.decided for r in set(engine.torch.regions.compiled) - before))  # fmt: skip
-    step = training(model, inputs, loss_of)
+        step = training(model, inputs, loss_of, torch.compile(model, backend=engine.torch.backend, options=options), steps)
+
+        def decided() -> list:
+            return [r.choice.decided for r in set(engine.torch.regions.compiled) - before]
+
+        return Contender(lambda: step(*inputs), workers, lambda: all(decided()), modes=decided)
+    step = training(model, inputs, loss_of, steps=steps)
     if name.startswith("eager"):
         return Contender(lambda: step(*inputs), int(name.split()[1]))
     if name == "ours inductor":

@@ -5,7 +5,8 @@
 
 Rounds take turns among the contenders, a block of steps each; the first steps of a block do not count, because OpenMP's
 threads of the block before still spin. Losses must be equal. Ratios are paired by rounds: the other's time divided by
-ours, the median with its 95 % interval. `compile` is torch.compile with our backend, `in turn` our plan without workers,
+ours, the median with its 95 % interval. `compile` is torch.compile with our backend, `gradients` a step
+without its optimizer, `in turn` our plan without workers,
 `ours inductor` compile_step where the whole step compiled by Inductor is one more mode, `ours fast` compile_step where
 products of matrices may differ from eager's in the last bits. The last lines say which mode was
 chosen, and why, and what torch's kernels alone take (bound.py): in turn on one thread, in turn on all, in a list schedule, and
@@ -29,10 +30,11 @@ from engine.torch.memory import keep_freed_memory  # noqa: E402
 from harness import machine  # noqa: E402
 from harness.stats import paired_ratio  # noqa: E402
 
+GRADIENTS = " gradients"  # how the names of steps without an optimizer end
 SETTLE = 400  # steps at most until a compiled step has decided
 NO_INDUCTOR = {"tables1000_b128"}  # it compiles for longer than all else takes
 QUICK_INDUCTOR = {"mlp_b64"}  # with --quick, for this one alone: it compiles for up to minutes a model
-NOT_QUICK = {"tables1000_b128": {"compile 2"}}  # torch itself takes a minute for the graphs of a thousand tables
+NOT_QUICK = {"tables1000_b128": {"compile 2", "compile 2 gradients"}}  # torch itself takes a minute for the graphs of a thousand tables
 
 
 def settle(of: torch_steps.Contender, seconds: float) -> None:
@@ -79,8 +81,9 @@ def measure(case: str, args: argparse.Namespace) -> dict:
             rounds[name].append(block(made[name].step, made[name].threads, counts[name]))
     row = {"case": case, "ms": {n: statistics.median(r) for n, r in rounds.items()}, "ratios": {}}
     for name in rounds:
-        if name != "ours" and "ours" in rounds:
+        if name != "ours" and "ours" in rounds and not name.endswith(GRADIENTS):
             row["ratios"][name] = paired_ratio(rounds["ours"], rounds[name])
+    gradients(row, rounds, made.get(f"compile 2{GRADIENTS}"))
     compiled = made["ours"].compiled if "ours" in made else None
     if compiled is not None and compiled.last:
         row["mode"], row["why"] = compiled.last.choice.decided, compiled.last.choice.why
@@ -89,6 +92,16 @@ def measure(case: str, args: argparse.Namespace) -> dict:
     elif compiled is not None:
         row["mode"], row["why"] = "eager", compiled.why_eager
     return row
+
+
+def gradients(row: dict, rounds: dict[str, list[float]], compiled: torch_steps.Contender | None) -> None:
+    """Adds forward and backward alone: torch.compile with our backend against the better eager one."""
+    eager = [name for name in rounds if name.startswith("eager") and name.endswith(GRADIENTS)]
+    if compiled is None or not eager:
+        return
+    better = min(eager, key=lambda name: row["ms"][name])
+    row["gradients"] = {"eager": better} | paired_ratio(rounds[f"compile 2{GRADIENTS}"], rounds[better])
+    row["gradients"]["modes"] = compiled.modes()
 
 
 def bounded(row: dict, ours: torch_steps.Contender, workers: int) -> None:
@@ -133,6 +146,10 @@ def main() -> int:
         ratios = ", ".join(f"{r['ratio']:.2f} ({r['ci'][0]:.2f}-{r['ci'][1]:.2f}) of {n}" for n, r in row["ratios"].items())
         print(f"{case}: ms a step: {times}\n  ours is faster by {ratios}\n  {row.get('nodes', 0)} nodes, "
               f"{row.get('mode')}: {row.get('why')}", flush=True)  # fmt: skip
+        if "gradients" in row:
+            found = row["gradients"]
+            print(f"  forward and backward by torch.compile: faster by {found['ratio']:.2f} ({found['ci'][0]:.2f}-{found['ci'][1]:.2f}) than "
+                  f"{found['eager']}; {', '.join(found['modes'])}", flush=True)  # fmt: skip
         if "bound_ms" in row:
             most = ", ".join(f"{ratio:.2f} of {name}" for name, ratio in row["at_most"].items())
             print("  kernels alone, ms: " + ", ".join(f"{n} {ms:.3f}" for n, ms in row["bound_ms"].items()) +

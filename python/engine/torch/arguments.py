@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from . import adapter
 from .calls import Unsupported
 
 ALWAYS = (torch.Tensor, nn.Module, Optimizer)  # told apart by which they are; what they hold is looked at elsewhere
@@ -98,6 +99,26 @@ def flat(data: Any) -> tuple[list[Any], Spec]:
     return out, Spec(outer, tuple(opened), len(out))
 
 
+_structures: dict[Any, Spec] = {}
+_MOST_STRUCTURES = 256
+
+
+def taken_apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Spec, Any]:
+    """The leaves of a call, how they are put together, and what tells its structure from that of another call."""
+    native = adapter.load()
+    usual = native and native.flatten((args, kwargs), _PLAIN)
+    if not usual:
+        leaves, spec = flat((args, kwargs))
+        return leaves, spec, spec
+    leaves, how = usual
+    spec = _structures.get(how)
+    if spec is None:
+        if len(_structures) == _MOST_STRUCTURES:
+            _structures.clear()
+        spec = _structures[how] = flat((args, kwargs))[1]
+    return leaves, spec, how
+
+
 def kinds_of(spec: Spec) -> list[type]:
     """The program's classes among the arguments: of dataclasses and UserDicts, and of named tuples."""
     kinds = [o.kind for o in spec.opened] + [kind for o in spec.opened for kind in kinds_of(o.parts)]
@@ -139,6 +160,14 @@ def signature(leaf: Any) -> Any:
     if isinstance(leaf, numbers.Number):
         return (kind, repr(leaf))  # 0.0 and -0.0 are equal, and no NaN is
     raise Unsupported(f"an argument of type {kind.__module__}.{kind.__qualname__}, which may change unseen; {ALLOWED}")
+
+
+def signatures(leaves: list[Any]) -> tuple[Any, ...]:
+    """Equal for calls with which a step does the same. Unsupported for what may change unseen."""
+    native = adapter.load()
+    if native is None:
+        return repeated(leaves), *map(signature, leaves)
+    return native.signatures(leaves, _TENSORS, signature)
 
 
 def returnable(value: Any) -> None:

@@ -74,7 +74,7 @@ class Captured:
             return EAGER
         memory = self.state.memory
         assert memory
-        return IN_ORDER if any(map(memory.holds, tensors)) or self.writes and meet(tensors) else ""
+        return IN_ORDER if memory.met(tensors, self.writes) else ""
 
 
 class NotYet(Unsupported):

@@ -7,11 +7,14 @@ before that call, which then runs node after node in the order of the program.""
 from __future__ import annotations
 
 import itertools
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from . import adapter
 
 Range = tuple[int, int]  # addresses: the first, and the one behind the last
 
@@ -59,7 +62,14 @@ class Memory:
     def refresh(self) -> None:
         found = joined(self.tensors)
         self.begins, self.ends = [b for b, _, _ in found], [e for _, e, _ in found]
+        self.packed = array("Q", itertools.chain.from_iterable((b, e) for b, e, _ in found)).tobytes()
         self.groups = sorted(numbers for _, _, numbers in found if len(numbers) > 1)
+
+    def met(self, tensors: list[torch.Tensor], among: bool) -> bool:
+        """Whether some of these tensors' memory is among it or, if ``among``, two of them share an element, or may."""
+        native = adapter.load()
+        found = native and native.meets(tensors, self.packed, among)
+        return any(map(self.holds, tensors)) or among and meet(tensors) if found is None else found
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether some of a tensor's memory is among it."""

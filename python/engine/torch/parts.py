@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import glance
+
 HELD = ("_parameters", "_buffers", "_modules")
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _parts = operator.itemgetter("training", *HELD, *HOOKS)
@@ -61,6 +63,17 @@ class Parts:
         if any(self.empty) or self._parts() != self.parts:
             return "training or evaluation of a module, what a module holds, or hooks"
         return ""
+
+    def noted(self) -> Iterator[glance.Place]:
+        """All that changed() looks at."""
+        for own in self.vars:
+            yield glance.ITEM, own, "training", own["training"]
+            for name in (*HELD, *HOOKS):
+                yield glance.ITEM, own, name, own[name]
+                yield glance.items(own[name])
+        for name in (f"_global{name}" for name in HOOKS):
+            yield glance.ITEM, self.shared, name, self.shared[name]
+            yield glance.items(self.shared[name])
 
     def places(self) -> Iterator[tuple[str, Any, Any]]:
         """Where values are found: whose they are, what reads them, what writes them."""

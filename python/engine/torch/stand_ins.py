@@ -20,6 +20,7 @@ from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, track_tensor_tree
 from torch.utils._pytree import tree_leaves
 
+from . import glance
 from .calls import Unsupported, is_torch
 
 # By what a program asks of a tensor: how it is told.
@@ -112,6 +113,11 @@ class Attributes:
     def changed(self) -> bool:
         return any(self.none) or any(
             len(now) != len(before) or any(now.get(n, self) is not v for n, v in before.items()) for now, before in self.some)  # fmt: skip
+
+    def noted(self) -> Iterator[glance.Place]:
+        """All that changed() looks at."""
+        for attributes, _ in [*((attributes, {}) for attributes in self.none), *self.some]:
+            yield glance.items(attributes)
 
     def put_back(self) -> None:
         for now, before in [*((attributes, {}) for attributes in self.none), *self.some]:

@@ -14,9 +14,10 @@ from torch.optim import Optimizer
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from . import adapter
+from . import adapter, glance
 from .calls import Unsupported
-from .optimizers import hooks_of, rule_of, settings, steps_of
+from .glance import Glance
+from .optimizers import RATES, hooks_of, rule_of, settings, steps_of
 from .overlaps import Memory
 from .stand_ins import Attributes
 from .surroundings import Surroundings, names_of
@@ -68,6 +69,11 @@ def around() -> tuple[Any, ...]:
             *(mode.device for mode in _get_current_function_mode_stack()))  # fmt: skip
 
 
+def _autocast() -> Any:
+    """The type of autocast on the CPU; None: there is none."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+
+
 def intercepted() -> bool:
     """Whether something around a call sees, or changes, each call of torch that is made inside, as nothing in a run of a plan would
     let it: a mode other than a default device, hooks of saved tensors, a transform of torch.func, inference mode, a search for errors."""
@@ -77,6 +83,7 @@ def intercepted() -> bool:
             or torch._C._len_torch_function_stack() > 0 and any(type(m) is not DeviceContext for m in _get_current_function_mode_stack()))  # fmt: skip
 
 
+_MOST_NOTES = 8  # of what is looked at: a program that puts equal objects in the place of others may do so before each run
 _OF_PROCESSES = {"DistributedDataParallel", "FullyShardedDataParallel"}  # what torch wraps a module in to train it by several
 
 
@@ -115,7 +122,7 @@ class State:
                             self._add(kept, name, tensor)
         self.steps = list(map(steps_of, optimizers))
         self.kept_places = self.places[of_modules:]
-        self.fixed = self._fixed()
+        self.settings, self.autocast = list(map(settings, optimizers)), _autocast()
         self._refuse_hooks()
         self.memory: Memory | None = None  # once the step is captured
         self.looked, self.layout = self._look(), self._layout()
@@ -126,6 +133,8 @@ class State:
                                   "keep parameters themselves in a set or a dict")  # fmt: skip
         named = [item for item in self.surroundings.kept if isinstance(item, torch.Tensor) and id(item) not in self.number]
         self.attributes = Attributes([*self.tensors, *{id(t): t for t in named}.values()])
+        self.noted = 0
+        self._note()
 
     def _add(self, held: Any, name: Any, tensor: torch.Tensor) -> None:
         if type(tensor) not in (torch.Tensor, nn.Parameter):
@@ -154,10 +163,6 @@ class State:
         if changed:
             raise Unsupported("it changes an attribute of a tensor, which a run of its plan would not")
 
-    def _fixed(self) -> tuple[Any, ...]:
-        cpu = torch.is_autocast_enabled("cpu")
-        return ([settings(o) for o in self.optimizers], cpu and torch.get_autocast_dtype("cpu"))  # fmt: skip
-
     def counts(self) -> dict[int, float]:
         """By the id of a parameter: how often an optimizer that counts has updated it. Not while tensors are swapped."""
         return {id(p): float(kept["step"]) for _, p, kept in self.kept if kept and "step" in kept}
@@ -167,8 +172,43 @@ class State:
         if any(t._backward_hooks or t._post_accumulate_grad_hooks for t in self.tensors):
             raise Unsupported("hooks of a parameter (register_hook, register_post_accumulate_grad_hook)")
 
+    def _note(self) -> None:
+        self.noted += 1
+        self.glance = Glance([*self.surroundings.parts.noted(), *self.surroundings.noted(), *self.attributes.noted(), *self._of_optimizers()])
+
+    def _of_optimizers(self) -> Iterator[glance.Place]:
+        """Their settings, and what they keep of each parameter."""
+        for optimizer in self.optimizers:
+            own = vars(optimizer)
+            yield glance.ITEM, own, "state", optimizer.state
+            yield glance.items(optimizer.state)
+            yield glance.ITEM, own, "param_groups", optimizer.param_groups
+            yield glance.elements(optimizer.param_groups)
+            for group in optimizer.param_groups:
+                yield from glance.settings(group, RATES)
+                yield glance.elements(group["params"])
+        yield from ((glance.ITEM, held, name, tensor) for held, name, tensor in self.kept_places)
+
     def changed(self) -> str:
         """What is no longer as when the step was captured; '' if nothing."""
+        if self.glance.same() and not self.surroundings.guarded() and not self._changed_elsewhere() and self._look() == self.looked:
+            return ""
+        why = self._changed()
+        if not why and self.noted < _MOST_NOTES:
+            self._note()
+        return why
+
+    def _changed_elsewhere(self) -> str:
+        """What lies in no dict or list of the step's."""
+        if _autocast() != self.autocast:
+            return "autocast"
+        if any(any(hooks_of(optimizer)) for optimizer in self.optimizers):
+            return "hooks"
+        if list(map(steps_of, self.optimizers)) != self.steps:
+            return "the step of an optimizer"
+        return ""
+
+    def _changed(self) -> str:
         if why := self.surroundings.parts.changed():
             return why
         for optimizer, parameter, kept in self.kept:
@@ -177,18 +217,13 @@ class State:
         for held, name, tensor in self.kept_places:
             if held.get(name) is not tensor:
                 return f"another tensor as '{name}'"
-        if (now := self._fixed()) != self.fixed:
-            names = ("an optimizer's settings", "autocast")
-            return next(n for n, a, b in zip(names, self.fixed, now) if a != b)
+        if list(map(settings, self.optimizers)) != self.settings:
+            return "an optimizer's settings"
         if self._look() != self.looked and (why := self._moved()):
             return why
         if self.attributes.changed():
             return "an attribute of a tensor"
-        if any(any(hooks_of(optimizer)) for optimizer in self.optimizers):
-            return "hooks"
-        if list(map(steps_of, self.optimizers)) != self.steps:
-            return "the step of an optimizer"
-        return self.surroundings.changed()
+        return self._changed_elsewhere() or self.surroundings.changed()
 
     def _look(self) -> Any:
         native = adapter.load()

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 import engine
 
-from .arguments import Spec, flat, kinds_of, repeated, signature
+from .arguments import Spec, flat, kinds_of, signatures, taken_apart
 from .calls import Unsupported, capturing, is_torch, storages
 from .capture import Captured, NotYet, capture
 from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
@@ -143,9 +143,9 @@ class CompiledStep(Wrapper):
             result = self._eager(args, kwargs)
             self.begun = True
             return result
-        leaves, spec = flat((args, kwargs))
+        leaves, spec, structure = taken_apart(args, kwargs)
         try:
-            key = (spec, around(), repeated(leaves), *map(signature, leaves))
+            key = (structure, around(), *signatures(leaves))
         except Unsupported as unseen:
             self._eagerly(str(unseen))
             return self._eager(args, kwargs)

@@ -33,7 +33,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from . import glance
 from .calls import Unsupported
+from .glance import MISSING
 from .parts import Parts
 
 MOST = 1024  # elements of a list, dict or set that are looked at
@@ -41,8 +43,6 @@ SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 _OWN = set(vars(nn.Module()))  # of every module: its parts are state, and looked at there
 _NOT_READ = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__setattr__", "__delattr__", "__init_subclass__", "__set_name__",
              "__class_getitem__", "__copy__", "__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"}  # fmt: skip
-MISSING = object()
-_DISJOINT: Any = type({}.keys()).isdisjoint
 MATCHES = "match statement"  # among the names: classes are asked for __match_args__
 _BY_TEXT = {"getattr", "hasattr", "attrgetter", "__dict__", "vars"}  # by these the code names attributes in texts
 
@@ -145,16 +145,11 @@ class Surroundings:
             known = len(self.names)
             self.places: list[Place] = []
             self.guards: list[tuple[Callable[[], Any], Any, str]] = []  # (what gives values, they, whose they are)
-            self.held: list[tuple[Callable[[Any], tuple[Any, ...]], Any, str]] = []  # likewise: (what takes them from a dict, it, ...)
-            self.absent: list[tuple[Any, set[str], str]] = []  # (the names that something has, what is not among them, whose they are)
+            self.held: list[tuple[Callable[[Any], tuple[Any, ...]], Any, str, list[str]]] = []  # likewise: (what takes them from a dict, it, ...)
+            self.absent: list[tuple[Any, set[str], str]] = []  # (something with names, what is not among them, whose they are)
             self.modules: list[nn.Module] = []
             self._walk()
-        self.had = [had for had, _, _ in self.absent]
-        self.lacking = [names for _, names, _ in self.absent]
-        self.held.sort(key=lambda taken: not taken[2].startswith("torch."))
-        self.ours = sum(taken[2].startswith("torch.") for taken in self.held)  # those of torch's own modules
-        self.values = [get(held) for get, held, _ in self.held]
-        self.flat = list(itertools.chain.from_iterable(self.values[self.ours :]))
+        self.values = [get(held) for get, held, *_ in self.held]
         self.parts = Parts(self.modules)
         self.places += itertools.starmap(Place, self.parts.places())
         for optimizer in optimizers:
@@ -362,13 +357,13 @@ class Surroundings:
 
     def _read(self, owner: str, held: Any, names: list[str]) -> list[Any]:
         if names:
-            self.held.append((operator.itemgetter(*names, names[0]), held, owner))  # of one name it would give no tuple
+            self.held.append((operator.itemgetter(*names, names[0]), held, owner, names))  # of one name it would give no tuple
         return [held[n] for n in names]
 
     def _lacks(self, owner: str, held: Mapping[str, Any], names: set[str]) -> None:
         """By these names something else would be found if ``held`` had them."""
         if names:
-            self.absent.append((held.keys(), names, owner))
+            self.absent.append((held, names, owner))
 
     def _guard(self, owner: str, read: Callable[[], Any]) -> None:
         self.guards.append((read, read(), owner))
@@ -386,18 +381,28 @@ class Surroundings:
 
     def changed(self) -> str:
         """What the step reads that is no longer as when it was captured; '' if nothing."""
-        # Attributes are many, a few for each module, so that these few lines are a step's overhead.
-        try:
-            now = [get(held) for get, held, _ in self.held]
-            # Of torch's own modules equal ones are as good, whichever their type.
-            different = now[: self.ours] != self.values[: self.ours] or not all(
-                map(operator.is_, itertools.chain.from_iterable(now[self.ours :]), self.flat))  # fmt: skip
-        except (KeyError, RuntimeError):  # the latter from tensors that are compared
-            different = True
-        if different and (owner := self._different()):
-            return owner
-        if not all(map(_DISJOINT, self.had, self.lacking)):
-            return next(owner for had, names, owner in self.absent if not had.isdisjoint(names))
+        for i, (get, held, owner, _) in enumerate(self.held):
+            try:
+                now = get(held)
+            except KeyError:
+                return owner
+            if not all(map(same, self.values[i], now)):
+                return owner
+            self.values[i] = now  # as good as before, and kept for the next time
+        for held, names, owner in self.absent:
+            if not held.keys().isdisjoint(names):
+                return owner
+        return self.guarded()
+
+    def noted(self) -> Iterator[glance.Place]:
+        """All that changed() looks at besides what is guarded()."""
+        for (_, held, _, names), values in zip(self.held, self.values):
+            yield from ((glance.ITEM, held, name, value) for name, value in zip(names, values))
+        for held, names, _ in self.absent:
+            yield from ((glance.ITEM, held, name, MISSING) for name in names)
+
+    def guarded(self) -> str:
+        """The part of changed() that asks for each value."""
         for i, (read, before, owner) in enumerate(self.guards):
             given = read()
             if len(given) != len(before):
@@ -406,19 +411,6 @@ class Surroundings:
                 if not all(map(same, before, given)):
                     return owner
                 self.guards[i] = read, given, owner
-        return ""
-
-    def _different(self) -> str:
-        """Whose attributes have changed. '' if all are as good as before, which are kept for the next time."""
-        for i, (get, held, owner) in enumerate(self.held):
-            try:
-                now = get(held)
-            except KeyError:
-                return owner
-            if not all(map(same, self.values[i], now)):
-                return owner
-            self.values[i] = now
-        self.flat = list(itertools.chain.from_iterable(self.values[self.ours :]))
         return ""
 
     @contextlib.contextmanager

@@ -6,7 +6,9 @@
 #include <chrono>
 #include <limits>
 
+#include "arguments.h"
 #include "frame.h"
+#include "glance.h"
 #include "make.h"
 
 namespace engine_torch {
@@ -228,12 +230,16 @@ PyObject* Connect(PyObject*, PyObject* address) {
 PyObject* NodeFunction(PyObject*, PyObject*) { return PyLong_FromVoidPtr(reinterpret_cast<void*>(&RunNode)); }
 
 PyMethodDef methods[] = {
+    {"as_noted", AsNoted, METH_VARARGS, "Whether the same objects are in the same places."},
     {"compare", Compare, METH_VARARGS, "Times a product of matrices by torch's own kernel and another way."},
     {"connect", Connect, METH_O, "Takes the address of the engine's table."},
+    {"flatten", Flatten, METH_VARARGS, "The leaves of a call's arguments, and their structure."},
     {"looks", Looks, METH_O, "A number that tells whether tensors are as before."},
+    {"meets", Meets, METH_VARARGS, "Whether tensors share memory with some, or with each other."},
     {"node_function", NodeFunction, METH_NOARGS, "The address of the function that plans call for a node."},
     {"program", NewProgram, METH_O, "Makes a program from its description."},
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&Run)), METH_FASTCALL, "Runs a program."},
+    {"signatures", Signatures, METH_VARARGS, "What tells the arguments of two calls apart."},
     {"update", UpdateOnce, METH_VARARGS, "Updates a table by its rows or, to compare, as eager does."},
     {nullptr, nullptr, 0, nullptr},
 };

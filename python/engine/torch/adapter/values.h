@@ -28,6 +28,11 @@ namespace engine_torch {
 
 using c10::IValue;
 
+inline bool IsTensor(PyObject* object) {
+  return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(THPVariableClass));
+}
+inline const at::Tensor& TensorOf(PyObject* object) { return reinterpret_cast<THPVariable*>(object)->cdata; }
+
 // A number where an operator takes a tensor takes no part in type promotion.
 inline at::Tensor Wrapped(const IValue& number) {
   at::Tensor tensor = c10::scalar_to_tensor(number.toScalar());
@@ -37,9 +42,8 @@ inline at::Tensor Wrapped(const IValue& number) {
 
 inline bool FromPython(PyObject* object, IValue& value) {
   const auto is = [&](PyTypeObject& type) { return Py_TYPE(object) == &type; };
-  if (const int tensor = PyObject_IsInstance(object, THPVariableClass)) {
-    if (tensor < 0) return false;
-    value = reinterpret_cast<THPVariable*>(object)->cdata;
+  if (IsTensor(object)) {
+    value = TensorOf(object);
   } else if (object == Py_None) {
     value = IValue();
   } else if (PyBool_Check(object)) {

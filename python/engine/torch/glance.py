@@ -1,0 +1,52 @@
+"""What a step looks at before each run, as places: in the usual case the same objects are in all of them, which one call of C finds
+out. Where they are not, the code that noted the places decides whether that makes a difference.
+
+A place has four parts: one of the kinds below, what holds it, a key, and what was there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterator
+from typing import Any
+
+from . import adapter
+
+# As in adapter/glance.h: what a mapping has by a key; all items of a dict, in order; all elements of a list; the type of what a dict has
+# by a key; how many items a dict has.
+ITEM, ITEMS, ELEMENTS, TYPE, SIZE = range(5)
+MISSING = object()  # as what an ITEM was: the key is not there
+
+Place = tuple[int, Any, Any, Any]
+NEVER: Place = (SIZE, {}, None, -1)  # for what cannot be compared here
+
+
+def items(held: dict[Any, Any]) -> Place:
+    """All of a dict. The order of other classes lies elsewhere, so such a one has to stay empty."""
+    if type(held) in (dict, defaultdict):
+        return ITEMS, held, tuple(held), tuple(held.values())
+    return (SIZE, held, None, 0) if isinstance(held, dict) and not held else NEVER
+
+
+def elements(held: list[Any]) -> Place:
+    return (ELEMENTS, held, None, tuple(held)) if type(held) is list else NEVER
+
+
+def settings(held: dict[str, Any], but: Container[str]) -> Iterator[Place]:
+    """What a dict has by its names; of those in ``but`` the types alone."""
+    if not isinstance(held, dict):
+        yield NEVER
+        return
+    yield SIZE, held, None, len(held)
+    for name, value in held.items():
+        yield (TYPE, held, name, type(value)) if name in but else (ITEM, held, name, value)
+
+
+class Glance:
+    """``same()``: whether all is as it was noted. Without an adapter nothing is known at a glance. Threads: those of the step."""
+
+    def __init__(self, places: list[Place]) -> None:
+        self._places = tuple(part for place in places for part in place)
+
+    def same(self) -> bool:
+        native = adapter.load()
+        return native is not None and native.as_noted(self._places, MISSING)
