@@ -80,6 +80,8 @@ def contender(name: str, case: str, workers: int) -> Contender:
         return Contender(lambda: step(*inputs), workers)
     steps = not name.endswith("gradients")
     if name.startswith("compile 2"):
+        if not steps:  # else Dynamo would find what it has compiled for the whole step
+            options["policy"] = "cost_model"
         before = set(engine.torch.regions.compiled)
         step = training(model, inputs, loss_of, torch.compile(model, backend=engine.torch.backend, options=options), steps)
 

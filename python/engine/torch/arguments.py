@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, is_namedtuple_class, tree_flatten, tree_unflatten
 
 from . import adapter
 from .calls import Unsupported
@@ -100,20 +100,24 @@ def flat(data: Any) -> tuple[list[Any], Spec]:
 
 
 _structures: dict[Any, Spec] = {}
-_MOST_STRUCTURES = 256
+_named: set[type] = set()  # named tuples that have been met
+_MOST = 256  # of each of these
 
 
 def taken_apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Spec, Any]:
     """The leaves of a call, how they are put together, and what tells its structure from that of another call."""
     native = adapter.load()
-    usual = native and native.flatten((args, kwargs), _PLAIN)
+    usual = native and native.flatten((args, kwargs), _PLAIN, _named)
     if not usual:
         leaves, spec = flat((args, kwargs))
+        if len(_named) >= _MOST:
+            _named.clear()
+        _named.update(kind for kind in kinds_of(spec) if is_namedtuple_class(kind) and kind.__iter__ is tuple.__iter__)
         return leaves, spec, spec
     leaves, how = usual
     spec = _structures.get(how)
     if spec is None:
-        if len(_structures) == _MOST_STRUCTURES:
+        if len(_structures) >= _MOST:
             _structures.clear()
         spec = _structures[how] = flat((args, kwargs))[1]
     return leaves, spec, how

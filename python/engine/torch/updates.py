@@ -19,7 +19,7 @@ from . import adapter
 from .calls import NOTHING, Call, storages
 
 aten = torch.ops.aten
-SGD, ADAGRAD, SPARSE_ADAM = range(3)  # Update::Kind of adapter/update.h
+SGD, ADAGRAD, SPARSE_ADAM, GRADIENT = range(4)  # Update::Kind of adapter/update.h
 ROWS, COLUMNS = 37, 19  # of the trial: vectors, and what is left over behind them
 
 
@@ -146,11 +146,16 @@ def _changed_between(update: Update, place: dict[Node, int], changes: dict[Any, 
 
 
 def native_of(call: Call) -> tuple[int, int, float] | None:
-    """For the adapter: what it does in the place of an operator of ours that is written in Python; None: nothing."""
-    if call.target is not torch.ops.engine_torch.sparse_adam.default:
+    """For the adapter: what it does in the place of an operator of ours that is written in Python, or of one of torch's that takes
+    longer; None: nothing."""
+    value = call.args[0].meta["val"] if call.args and isinstance(call.args[0], Node) else None
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
         return None
-    table = call.args[0].meta["val"]
-    return (SPARSE_ADAM, -1, 0.0) if table.dtype == torch.float32 and table.dim() == 2 and exact(SPARSE_ADAM) else None
+    if call.target is torch.ops.engine_torch.sparse_adam.default and value.dim() == 2 and exact(SPARSE_ADAM):
+        return SPARSE_ADAM, -1, 0.0
+    if call.target is aten.embedding_dense_backward.default and call.args[-1] is False and exact(GRADIENT):
+        return GRADIENT, -1, 0.0
+    return None
 
 
 @functools.cache
@@ -169,10 +174,13 @@ def exact(kind: int) -> bool:
             if kind == SPARSE_ADAM:
                 sparse = torch.sparse_coo_tensor(indices[None], gradient, table.shape, check_invariants=False)
                 given: list[Any] = [changed[0], sparse, *changed[1:], 7.0, 0.0137, [0.9, 0.999], 1e-8]
+            elif kind == GRADIENT:
+                given, changed = [gradient, indices, ROWS, 3, False], []
             else:
                 given = [changed[0], gradient, indices, -0.0137, *changed[1:]]
             described = [("f", [("c", v) for v in a]) if isinstance(a, list) else ("c", a) for a in given]
-            if not native.update((kind, 3, 1e-10) if kind != SPARSE_ADAM else (kind, -1, 0.0), described, by_rows):
+            found = native.update((kind, 3, 1e-10) if kind != SPARSE_ADAM else (kind, -1, 0.0), described, by_rows)
+            if found is False:
                 return False
-            made.append(changed)
+            made.append([*changed, *([found] if kind == GRADIENT else [])])
         return all(map(torch.equal, *made))

@@ -3,6 +3,8 @@ programs sees all that is unchanged."""
 
 import itertools
 import random
+from collections import namedtuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -226,14 +228,17 @@ def test_arguments_are_taken_apart_as_pytree_does():
     given = [((), {}), ((x,), {}), ((x, y), {}), (([x, y],), {}), (((x, y),), {}), (({"a": x, "b": y},), {}), (({"b": y, "a": x},), {}),
              ((x,), {"y": y}), ((x, [y, {"n": (1, None)}]), {}), ((x, [y, {"m": (1, None)}]), {}), (([],), {}), (((),), {}), (({},), {}),
              ((x, 1.0, "s"), {"k": [True]}), (([x], y), {}), (([x, y], []), {}), (({1: x},), {}), (({True: x},), {})]  # fmt: skip
-    usual = adapter.load().flatten
-    made = [(arguments.flat(g), arguments.taken_apart(*g), usual(g, arguments._PLAIN)) for g in given]
+
+    def usual(data):
+        return adapter.load().flatten(data, arguments._PLAIN, arguments._named)
+
+    made = [(arguments.flat(g), arguments.taken_apart(*g), usual(g)) for g in given]
     for (leaves, spec), (ours, ours_spec, _), quick in made:
         assert quick is not None and len(ours) == len(leaves) and all(a is b for a, b in zip(ours, leaves)) and ours_spec == spec
     for (a, b) in itertools.combinations(made, 2):
         assert (a[0][1] == b[0][1]) == (a[1][2] == b[1][2])
     for unusual in (lambda: 1, object(), [x, {"a": {1}}], torch.nn.Linear(1, 1)):
-        assert usual(((unusual,), {}), arguments._PLAIN) is None
+        assert usual(((unusual,), {})) is None
         assert arguments.taken_apart((unusual,), {})[2] == arguments.flat(((unusual,), {}))[1]
     round_and_round: list = []
     round_and_round.append(round_and_round)
@@ -241,10 +246,44 @@ def test_arguments_are_taken_apart_as_pytree_does():
         arguments.taken_apart((round_and_round,), {})
 
 
+class Pair(NamedTuple):
+    a: object
+    b: object
+
+
+class Twin(NamedTuple):
+    a: object
+    b: object
+
+
+class Backwards(Pair):
+    def __iter__(self):
+        return iter((self[1], self[0]))
+
+
+def test_named_tuples_are_known_once_they_have_been_met():
+    x, y = torch.ones(1), torch.zeros(2)
+    told = []
+    for batch in (Pair(x, [y]), Twin(x, [y]), (x, [y]), Pair([x], y), Pair(y, [x])):
+        arguments.taken_apart((batch,), {})
+        leaves, spec, how = arguments.taken_apart((batch,), {})
+        assert not isinstance(how, arguments.Spec)
+        expected = arguments.flat(((batch,), {}))
+        assert spec == expected[1] and all(a is b for a, b in zip(leaves, expected[0], strict=True))
+        told.append(how)
+    assert len(set(told)) == 4 and told[0] == told[4]
+    for _ in range(2):  # of its own order: never usual
+        leaves, spec, how = arguments.taken_apart((Backwards(x, y),), {})
+        assert how is spec and leaves[0] is y
+    for n in range(2 * arguments._MOST):
+        arguments.taken_apart((namedtuple(f"Of{n}", "a")(x),), {})
+    assert len(arguments._named) <= arguments._MOST
+
+
 def test_structures_that_keep_changing_are_let_go():
-    for n in range(2 * arguments._MOST_STRUCTURES):
+    for n in range(2 * arguments._MOST):
         arguments.taken_apart(([0] * n,), {})
-    assert len(arguments._structures) <= arguments._MOST_STRUCTURES
+    assert len(arguments._structures) <= arguments._MOST
 
 
 def test_shared_memory_is_found_as_python_finds_it():

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-from support import MODES, same, training
+from support import MODES, compiled, same, training
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, SparseAdam
 
 import engine.torch
-from engine.torch import updates
+from engine.torch import adapter, updates
 
 ROWS = 50
 OPTIMIZERS = {"sgd": lambda p: SGD(p, lr=0.1), "adagrad": lambda p: Adagrad(p, lr=0.1)}
@@ -239,3 +239,74 @@ def test_sparse_adam_of_other_numbers_is_torchs_own(forced):
         same(ours(batch), theirs(batch).detach())
         same(model.state_dict(), other.state_dict())
     assert not ours.why_eager
+
+
+def gradient(rows, ids, count=ROWS, padding=-1, by_frequency=False, by_rows=True):
+    """Of a table that was looked up, made by the adapter's rows or by torch."""
+    given = [("c", part) for part in (rows, ids, count, padding, by_frequency)]
+    return adapter.load().update((updates.GRADIENT, -1, 0.0), given, by_rows)
+
+
+SMALL = torch.tensor([[-0.0, 1e-40], [0.0, float("nan")], [float("inf"), -0.0], [-float("inf"), 1.0], [3e38, 3e38]])
+
+
+@pytest.mark.parametrize("made", [
+    lambda: (torch.randn(900, 16), torch.randint(0, ROWS, (900,))),  # each row many times
+    lambda: (torch.randn(4, 5, 19), torch.randint(0, ROWS, (4, 5), dtype=torch.int32)),
+    lambda: (torch.randn(30, 40)[:, 3:20], torch.randint(0, ROWS, (30,))),  # a part of rows
+    lambda: (torch.randn(17, 30).t(), torch.randint(0, ROWS, (30,))),
+    lambda: (torch.ones(1, 1).expand(30, 8), torch.randint(0, ROWS, (60,))[::2]),
+    lambda: (torch.randn(0, 8), torch.randint(0, ROWS, (0,))),
+    lambda: (SMALL.repeat(4, 1), torch.arange(20) % 3),
+    lambda: (torch.randn(30, 1), torch.randint(0, ROWS, (30,))),
+    lambda: (torch.randn(8), torch.tensor(3)),
+    lambda: (torch.randn(30, 8).double(), torch.randint(0, ROWS, (30,))),  # torch's own, as those behind it
+    lambda: (torch.randn(30, 8).bfloat16(), torch.randint(0, ROWS, (30,))),
+    lambda: (torch.randn(30, 8)._neg_view(), torch.randint(0, ROWS, (30,))),
+])  # fmt: skip
+@pytest.mark.parametrize("more", [{}, {"padding": 3}, {"by_frequency": True}], ids=["", "padding", "by frequency"])
+def test_a_gradient_by_rows_has_torchs_bits(made, more):
+    assert updates.exact(updates.GRADIENT)
+    for threads in (1, 2):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            rows, ids = made()
+            ours, theirs = (gradient(rows, ids, by_rows=own, **more) for own in (True, False))
+        finally:
+            torch.set_num_threads(before)
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.stride() == theirs.stride()
+        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[ours.element_size()]
+        number = ~theirs.isnan()  # the sign of what is no number may differ with the order of two
+        assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.view(bits)[number], theirs.view(bits)[number])
+
+
+def test_ids_that_are_no_rows_get_no_gradient():
+    rows, ids = torch.ones(4, 2), torch.tensor([-1, 7, 1 << 40, 1])
+    ours = gradient(rows, ids, 3, padding=-5)
+    assert ours.tolist() == [[0, 0], [1, 1], [0, 0]]
+    assert torch.equal(ours, gradient(rows, ids, 3, padding=-5, by_rows=False))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_torch_compile_makes_gradients_of_tables_by_rows(forced, mode):
+    forced(mode)
+    torch.manual_seed(0)
+    model = Tables(padding_idx=2)
+    other = copy.deepcopy(model)
+    net = compiled(model)
+    for _ in range(4):
+        ids = [torch.randint(0, ROWS, (64,)) for _ in range(3)]
+        for run, of in ((net, model), (other, other)):
+            of.zero_grad()
+            run(ids).square().mean().backward()
+        same([p.grad for p in model.parameters()], [p.grad for p in other.parameters()])
+    (region,) = (r for r in engine.torch.regions.compiled if {id(p) for p in model.parameters()} & r.parameters)
+    specs = region.programs["backward"].lowered.specs
+    assert sum(spec[-2] is not None and spec[-2][0] == updates.GRADIENT for spec in specs) == 3
+
+
+def test_a_step_with_a_dense_optimizer_makes_gradients_by_rows(forced):
+    forced("workers")
+    torch.manual_seed(0)
+    assert compared(Tables(), lambda p: Adam(p, lr=0.1), batches(64)) == 0  # none of these updates is by rows

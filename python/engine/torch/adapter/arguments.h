@@ -28,49 +28,63 @@ inline PyObject* AsBytes(const std::string& bytes) {
   return PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
 }
 
+// What arguments are taken apart into.
+struct Parts {
+  PyObject* plain;   // set of the types of leaves
+  PyObject* named;   // set of the named tuples' types
+  PyObject* leaves;  // list
+  PyObject* keys;    // list: the keys of dicts, the types of named tuples
+  std::string how;   // the structure
+};
+
 // The leaves of `data` in the order of torch's pytree. False without an exception: there is something in it that is not usual.
-inline bool TakeApart(PyObject* data, PyObject* plain, PyObject* leaves, PyObject* keys, std::string& how) {
+inline bool TakeApart(PyObject* data, Parts& parts) {
   if (Py_EnterRecursiveCall(" in the arguments of a step")) return false;
+  auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(data));
+  const auto each = [&](char begin) {
+    parts.how += begin;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(data); ++i)
+      if (!TakeApart(PySequence_Fast_GET_ITEM(data, i), parts)) return false;
+    parts.how += ')';
+    return true;
+  };
   const auto inside = [&] {
-    if (PyTuple_CheckExact(data) || PyList_CheckExact(data)) {
-      how += PyTuple_CheckExact(data) ? '(' : '[';
-      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(data); ++i)
-        if (!TakeApart(PySequence_Fast_GET_ITEM(data, i), plain, leaves, keys, how)) return false;
-      how += ')';
-      return true;
-    }
+    if (PyTuple_CheckExact(data)) return each('(');
+    if (PyList_CheckExact(data)) return each('[');
     if (PyDict_CheckExact(data)) {
-      how += '{';
+      parts.how += '{';
       Py_ssize_t at = 0;
       PyObject *key, *value;
       while (PyDict_Next(data, &at, &key, &value))
-        if (PyList_Append(keys, key) < 0 || !TakeApart(value, plain, leaves, keys, how)) return false;
-      how += ')';
+        if (PyList_Append(parts.keys, key) < 0 || !TakeApart(value, parts)) return false;
+      parts.how += ')';
       return true;
     }
-    if (PySet_Contains(plain, reinterpret_cast<PyObject*>(Py_TYPE(data))) <= 0) return false;
-    how += '*';
-    return PyList_Append(leaves, data) == 0;
+    if (PyTuple_Check(data))
+      return PySet_Contains(parts.named, type) > 0 && PyList_Append(parts.keys, type) == 0 && each('<');
+    parts.how += '*';
+    return PySet_Contains(parts.plain, type) > 0 && PyList_Append(parts.leaves, data) == 0;
   };
   const bool taken = inside();
   Py_LeaveRecursiveCall();
   return taken;
 }
 
-// flatten(data, plain: set of types) -> (leaves, what tells structures apart), or None.
+// flatten(data, plain: set of types, named: set of named tuples' types) -> (leaves, what tells structures apart), or None.
 inline PyObject* Flatten(PyObject*, PyObject* args) {
-  PyObject *data, *plain;
-  if (!PyArg_ParseTuple(args, "OO", &data, &plain)) return nullptr;
-  std::string how;
-  PyObject *leaves = PyList_New(0), *keys = PyList_New(0), *result = nullptr;
-  if (leaves && keys && TakeApart(data, plain, leaves, keys, how)) {
-    PyObject *structure = AsBytes(how), *names = PyList_AsTuple(keys);
-    if (structure && names) result = Py_BuildValue("O(OO)", leaves, structure, names);
+  PyObject* data;
+  Parts parts;
+  if (!PyArg_ParseTuple(args, "OOO", &data, &parts.plain, &parts.named)) return nullptr;
+  parts.leaves = PyList_New(0), parts.keys = PyList_New(0);
+  PyObject* result = nullptr;
+  if (parts.leaves && parts.keys && TakeApart(data, parts)) {
+    PyObject *structure = AsBytes(parts.how), *keys = PyList_AsTuple(parts.keys);
+    if (structure && keys) result = Py_BuildValue("O(OO)", parts.leaves, structure, keys);
     Py_XDECREF(structure);
-    Py_XDECREF(names);
+    Py_XDECREF(keys);
   }
-  Py_XDECREF(leaves);
-  Py_XDECREF(keys);
+  Py_XDECREF(parts.leaves);
+  Py_XDECREF(parts.keys);
   if (!result && !PyErr_Occurred()) Py_RETURN_NONE;
   return result;
 }

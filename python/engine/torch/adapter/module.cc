@@ -214,6 +214,7 @@ PyObject* UpdateOnce(PyObject*, PyObject* args) {
     torch::jit::Stack stack;
     for (const Arg& arg : made) stack.push_back(Made(arg, {}));
     by_rows ? update(stack) : update.Plain(stack);
+    if (update.kind == Update::kGradient) return ToPython(stack.at(0));
   } catch (const std::exception&) {
     Py_RETURN_FALSE;
   }
@@ -240,7 +241,8 @@ PyMethodDef methods[] = {
     {"program", NewProgram, METH_O, "Makes a program from its description."},
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&Run)), METH_FASTCALL, "Runs a program."},
     {"signatures", Signatures, METH_VARARGS, "What tells the arguments of two calls apart."},
-    {"update", UpdateOnce, METH_VARARGS, "Updates a table by its rows or, to compare, as eager does."},
+    {"update", UpdateOnce, METH_VARARGS,
+     "Updates a table, or makes its gradient, by its rows or, to compare, as eager does."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef module = {

@@ -5,6 +5,8 @@
 // So the rows of a batch are added up, in the order in which torch adds them, and the optimizer's arithmetic is done for these.
 // SparseAdam does so itself, with some twenty calls from Python for each table; here it is one without any.
 //
+// Where the whole gradient is wanted, as by torch.compile, its rows are added up here, too: torch sets up an iteration for each.
+//
 // Threads:   any, one at a time for each table.
 // Errors:    what torch throws.
 #pragma once
@@ -32,7 +34,7 @@ namespace engine_torch {
 
 class Update {
  public:
-  enum Kind : int { kSgd, kAdagrad, kSparseAdam };
+  enum Kind : int { kSgd, kAdagrad, kSparseAdam, kGradient };
   Kind kind = kSgd;
   int64_t padding = -1;  // a row that gets no gradient
   double eps = 0;        // of Adagrad; more than 0
@@ -47,9 +49,11 @@ class Update {
   }
 
   // The stack holds the table, the gradient of what was looked up, the indices and minus the rate; then Adagrad's sum. For
-  // SparseAdam it holds what engine_torch::sparse_adam takes, a sparse gradient among it. Plain: as torch does it.
+  // SparseAdam it holds what engine_torch::sparse_adam takes, a sparse gradient among it; for a gradient what
+  // aten::embedding_dense_backward takes, and then the gradient. Plain: as torch does it.
   void operator()(torch::jit::Stack& stack) const {
-    if (kind == kSparseAdam ? !SparseAdam(stack) : !Rows(stack)) Plain(stack);
+    const bool done = kind == kSparseAdam ? SparseAdam(stack) : kind == kGradient ? Gradient(stack) : Rows(stack);
+    if (!done) Plain(stack);
   }
 
   // As eager does it, for all else.
@@ -64,6 +68,7 @@ class Update {
       }
       return PyGILState_Release(state);
     }
+    if (kind == kGradient) return Call("aten::embedding_dense_backward", "", stack);
     const at::Tensor table = stack[0].toTensor();
     const c10::IValue rate = stack[3];
     torch::jit::Stack made{stack[1], stack[2], table.size(0), padding, false};
@@ -166,6 +171,36 @@ class Update {
     Adam(Data(table), found, columns, above, below, static_cast<float>(-size),
          static_cast<float>(stack.at(7).toDouble()));
     return true;
+  }
+
+  bool Gradient(torch::jit::Stack& stack) const {
+    const at::Tensor &given = stack.at(0).toTensor(), &indices = stack.at(1).toTensor();
+    const int64_t size = stack.at(2).toInt();
+    if (!AreIndices(indices) || !given.defined() || given.dim() == 0 || stack.at(4).toBool()) return false;
+    const at::Tensor made = at::detail::empty_cpu({size, given.size(-1)}, at::kFloat);
+    if (!AreRows(given, made) || given.numel() != indices.numel() * made.size(1)) return false;
+    torch::jit::Stack zeros{made};
+    Call("aten::zero_", "", zeros);  // by as many threads as torch takes
+    const at::Tensor own = indices.contiguous(), rows = given.contiguous();
+    const auto add = [&](const auto* each) {
+      AddEach(each, own.numel(), rows.const_data_ptr<float>(), made.sizes(), stack[3].toInt(),
+              made.mutable_data_ptr<float>());
+    };
+    own.scalar_type() == at::kLong ? add(own.const_data_ptr<int64_t>()) : add(own.const_data_ptr<int32_t>());
+    stack.clear();
+    stack.emplace_back(made);
+    return true;
+  }
+  template <class Index>
+  ENGINE_TORCH_FMA static void AddEach(const Index* indices, int64_t count, const float* rows, at::IntArrayRef sizes,
+                                       int64_t padding, float* into) {
+    const int64_t size = sizes[0], columns = sizes[1];
+    for (int64_t i = 0; i < count; ++i) {
+      const auto index = static_cast<int64_t>(indices[i]);
+      if (index == padding || index < 0 || index >= size) continue;  // torch leaves these out, too
+      float* const row = into + index * columns;
+      for (int64_t j = 0; j < columns; ++j) row[j] += rows[i * columns + j];
+    }
   }
 
   // torch's square root, which is not the processor's.
