@@ -26,7 +26,7 @@ def said(prefix: str) -> str:
 
 
 def heads() -> list[str]:
-    return ["step", "ms", "way", "of eager", "at most, of eager", *(f"of {name}" for name in PEERS.values())]
+    return ["step", "ms", "way", "of eager", "at most, of eager", *(f"of {name}" for name in PEERS.values()), "`torch.compile` of eager, gradients alone"]
 
 
 def times(ratio: dict | None) -> str:
@@ -43,5 +43,5 @@ def lines() -> list[list[str]]:
         eager = min(EAGER, key=lambda way: row["ms"][way])
         most = f"{row['at_most'][eager]:.1f}" if "at_most" in row else "–"
         ratios = (times(row["ratios"].get(peer)) for peer in PEERS)
-        made.append([name, f"{row['ms']['ours']:.2f}", row["mode"], times(row["ratios"][eager]), most, *ratios])
+        made.append([name, f"{row['ms']['ours']:.2f}", row["mode"], times(row["ratios"][eager]), most, *ratios, times(row.get("gradients"))])
     return made

@@ -15,7 +15,7 @@ from models import MODELS  # noqa: E402
 
 RATE = 1e-6
 CONTENDERS = ["eager 1", "eager 2", "compile 2", "inductor 2", "in turn", "ours inductor", "ours fast", "ours",
-              "eager 1 gradients", "eager 2 gradients", "compile 2 gradients"]  # fmt: skip
+              "eager 1 gradients", "eager 2 gradients", "dynamo 2 gradients", "compile 2 gradients"]  # fmt: skip
 
 
 def training(model, inputs, loss_of, forward=None, steps: bool = True) -> Callable[[], torch.Tensor]:
@@ -79,6 +79,9 @@ def contender(name: str, case: str, workers: int) -> Contender:
         step = inductor(model, inputs, loss_of)
         return Contender(lambda: step(*inputs), workers)
     steps = not name.endswith("gradients")
+    if name.startswith("dynamo 2"):
+        step = training(model, inputs, loss_of, torch.compile(model, backend="eager"), steps)
+        return Contender(lambda: step(*inputs), workers)
     if name.startswith("compile 2"):
         if not steps:  # else Dynamo would find what it has compiled for the whole step
             options["policy"] = "cost_model"

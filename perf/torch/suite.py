@@ -5,8 +5,8 @@
 
 Rounds take turns among the contenders, a block of steps each; the first steps of a block do not count, because OpenMP's
 threads of the block before still spin. Losses must be equal. Ratios are paired by rounds: the other's time divided by
-ours, the median with its 95 % interval. `compile` is torch.compile with our backend, `gradients` a step
-without its optimizer, `in turn` our plan without workers,
+ours, the median with its 95 % interval. `compile` is torch.compile with our backend, `dynamo` with
+torch's backend "eager", which no backend that runs eagerly can beat, `gradients` a step without its optimizer, `in turn` our plan without workers,
 `ours inductor` compile_step where the whole step compiled by Inductor is one more mode, `ours fast` compile_step where
 products of matrices may differ from eager's in the last bits. The last lines say which mode was
 chosen, and why, and what torch's kernels alone take (bound.py): in turn on one thread, in turn on all, in a list schedule, and
@@ -101,6 +101,8 @@ def gradients(row: dict, rounds: dict[str, list[float]], compiled: torch_steps.C
         return
     better = min(eager, key=lambda name: row["ms"][name])
     row["gradients"] = {"eager": better} | paired_ratio(rounds[f"compile 2{GRADIENTS}"], rounds[better])
+    if dynamo := rounds.get(f"dynamo 2{GRADIENTS}"):
+        row["gradients"]["dynamo"] = paired_ratio(dynamo, rounds[better])
     row["gradients"]["modes"] = compiled.modes()
 
 
@@ -149,7 +151,9 @@ def main() -> int:
         if "gradients" in row:
             found = row["gradients"]
             print(f"  forward and backward by torch.compile: faster by {found['ratio']:.2f} ({found['ci'][0]:.2f}-{found['ci'][1]:.2f}) than "
-                  f"{found['eager']}; {', '.join(found['modes'])}", flush=True)  # fmt: skip
+                  f"{found['eager']}; {', '.join(found['modes'])}", flush=True)
+            if "dynamo" in found:
+                print(f"  by Dynamo, run eagerly: {found['dynamo']['ratio']:.2f} ({found['dynamo']['ci'][0]:.2f}-{found['dynamo']['ci'][1]:.2f})")  # fmt: skip
         if "bound_ms" in row:
             most = ", ".join(f"{ratio:.2f} of {name}" for name, ratio in row["at_most"].items())
             print("  kernels alone, ms: " + ", ".join(f"{n} {ms:.3f}" for n, ms in row["bound_ms"].items()) +

@@ -30,9 +30,11 @@ class Region:
     """What Dynamo gave as one graph: eager, or as programs of the engine, whichever measures faster."""
 
     def __init__(self, module: GraphModule, inputs: list[Any], options: Options) -> None:
-        self.module, self.options = module, options
+        self.eager = module.forward  # the module's own call would look for hooks first
+        self.options = options
         self.programs: dict[str, Program] = {}  # "forward" and "backward", or "inference"
         self.number = next(_numbers)
+        self.called = False
         self.parameters: set[int] = set()  # ids of those that the first call was given
         self.warmed = 0
         self.mode = IN_TURN
@@ -62,7 +64,9 @@ class Region:
     def _candidates(self) -> list[str]:
         if not any(p.lowered for p in self.programs.values()):
             return [EAGER, IN_TURN]
-        modes = [IN_TURN, EAGER]  # the first is the one to beat
+        # The first is the one to beat. Training must not be slower than eagerly, so that takes evidence. Requests are mostly short, and
+        # clients disturb each other's measurements, so what takes evidence there is to be eager.
+        modes = [IN_TURN, EAGER] if "inference" in self.programs else [EAGER, IN_TURN]
         if (self.options.intra_op_threads or torch.get_num_threads()) > 1:
             modes.append(CALLER)
         if self.options.team > 1 and self.options.policy in ("cost_model", "threaded"):
@@ -70,15 +74,18 @@ class Region:
         return modes
 
     def __call__(self, *args: Any) -> Any:
-        if any([type(a) is Staged for a in args]):  # of a smart stage: torch's own checks of a first call refuse the class
+        if Staged in map(type, args):  # of a smart stage: torch's own checks of a first call refuse the class
             args = tuple([plain(a) if type(a) is Staged else a for a in args])
-        if self.pending and not self.pending.backward:
-            self.pending.tell()
-        if not self.parameters:
+        if self.pending is not None:
+            if not self.pending.backward:
+                self.pending.tell()
+            self.pending = None
+        elif not self.called:
+            self.called = True
             self.parameters = {id(a) for a in args if isinstance(a, torch.nn.Parameter)}
         mode, measured = self.choice.next()
+        call = self.eager if mode == EAGER else self.compiled
         self.mode = mode if mode != EAGER else IN_TURN
-        call = self.module if mode == EAGER else self.compiled
         if measured:
             self.pending = Measured(self.choice, mode)
             try:
@@ -86,7 +93,6 @@ class Region:
             except BaseException:
                 self.pending = None  # what it cost tells nothing
                 raise
-        self.pending = None
         if self.choice.preparing:
             self.warmed += 1
             if self.warmed >= PREPARING or all(p.settled() for p in self.programs.values()):
