@@ -110,10 +110,15 @@ def taken_apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any
     usual = native and native.flatten((args, kwargs), _PLAIN, _named)
     if not usual:
         leaves, spec = flat((args, kwargs))
-        if len(_named) >= _MOST:
+        named = {kind for kind in kinds_of(spec) if is_namedtuple_class(kind) and kind.__iter__ is tuple.__iter__}
+        if native is None or named <= _named:
+            return leaves, spec, spec
+        if len(_named | named) > _MOST:
             _named.clear()
-        _named.update(kind for kind in kinds_of(spec) if is_namedtuple_class(kind) and kind.__iter__ is tuple.__iter__)
-        return leaves, spec, spec
+        _named.update(named)
+        usual = native.flatten((args, kwargs), _PLAIN, _named)  # else the next call would seem to be of another structure
+        if not usual:
+            return leaves, spec, spec
     leaves, how = usual
     spec = _structures.get(how)
     if spec is None:
