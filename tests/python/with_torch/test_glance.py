@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from support import training
 from torch import nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ExponentialLR
@@ -70,17 +71,6 @@ class Model(nn.Module):
         return self.last(self.norm(self.first(x)).relu() * self.rate) * self.sizes[0]
 
 
-def stepping(model, optimizer):
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
-
-
 # What a program may do between two steps; some of it makes no difference.
 CHANGES = {
     "nothing": lambda m, o: None,
@@ -127,7 +117,7 @@ def test_no_change_is_overlooked(make):
     for name, _ in itertools.product(CHANGES, range(3)):
         model = Model()
         optimizer = make(model.parameters())
-        step = stepping(model, optimizer)
+        step = training(model, optimizer)
         step(torch.randn(4, 8))
         state = State(step, [model], [optimizer])
         state.memory = Memory(state.tensors)
@@ -154,7 +144,7 @@ def test_usual_programs_are_known_at_a_glance(make, monkeypatch):
     model = Model()
     optimizer = make(model.parameters())
     scheduler = ExponentialLR(optimizer, 0.99)
-    step = engine.torch.compile_step(stepping(model, optimizer), options={"workers": 2})
+    step = engine.torch.compile_step(training(model, optimizer), options={"workers": 2})
     for _ in range(60):
         step(torch.randn(4, 8))
         scheduler.step()
@@ -177,7 +167,7 @@ def test_equal_objects_in_the_place_of_others_are_noted_some_times_only(monkeypa
     monkeypatch.setattr(State, "_note", lambda self: noted.append(self) or note(self))
     model = Model()
     optimizer = SGD(model.parameters(), lr=0.1)
-    step = engine.torch.compile_step(stepping(model, optimizer), options={"workers": 2})
+    step = engine.torch.compile_step(training(model, optimizer), options={"workers": 2})
     for _ in range(40):
         model.rate = float("2.5")
         step(torch.randn(4, 8))
