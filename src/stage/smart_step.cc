@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "crossing.h"
 #include "partition.h"
@@ -35,7 +37,18 @@ double Median(std::vector<double> samples) {
 // would have to pay every few hundred of them.
 constexpr double kApart = 0.1;
 
+// Processors that must be idle beside a step, or a stage has no room: its thread needs nearly one.
+constexpr double kRoom = 0.75;
+// What is gained at least by what the profile says, or a stage is not opened without a trial.
+constexpr double kWorth = 0.02;
+
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+// What all threads of the process have used.
+double ProcessorSeconds() {
+  timespec used{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+}
 
 double Mean(const std::vector<double>& samples) {
   double sum = 0;
@@ -82,6 +95,7 @@ struct SmartStep::State {
   detail::StepGraph costs;
   std::vector<std::vector<double>> samples;  // by node of `costs`
   std::vector<double> between;               // profiled steps: what the caller took for what it does itself
+  std::vector<double> busy;                  // profiled steps: how many processors the process kept busy
   int profiled = 0;
 
   std::optional<Cut> cut;
@@ -91,7 +105,8 @@ struct SmartStep::State {
   std::optional<detail::StagingGuard> guard;
   bool scheduled = false;  // what options.schedule said of the next step
   double asked = 0;        // when the next step was asked for; while steps are profiled or compared
-  double returned = 0;     // when the last profiled step was over
+  double returned = 0;     // when the last profiled step was over, and what the process had used by then
+  double used = 0;
   double compared = 0;     // when the last comparison ended
 
   void Check() {
@@ -181,7 +196,12 @@ struct SmartStep::State {
       return (capacity + static_cast<size_t>(options.stage.num_threads)) * levels.size() + 2;
     };
     guard.emplace(ahead(options.stage.capacity), ahead(std::min(options.stage.capacity, detail::kTrialCapacity)),
-                  static_cast<size_t>(options.guard_steps));
+                  static_cast<size_t>(options.guard_steps), HasRoom());
+  }
+  // Whether processors are idle beside a step that a stage could use, so that it surely pays, as far as the profile tells.
+  bool HasRoom() const {
+    return !busy.empty() && std::thread::hardware_concurrency() - Median(busy) >= kRoom &&
+           cut->serial_seconds >= (1 + kWorth) * cut->step_seconds;
   }
   // As MakeCut, behind a step that runs already; false without memory for it: nothing is decided then.
   bool CutIfThereIsMemory() {
@@ -362,7 +382,7 @@ Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions&
   s.CheckCall(given, options);
   for (size_t i = 0; i < item.values.size(); ++i) s.costs.values[s.sourced[i].index].bytes = item.values[i].bytes();
   for (detail::Times& sample : s.samples) detail::MakeRoom(sample);  // what follows the start may not fail
-  detail::MakeRoom(s.between);
+  detail::MakeRoom(s.between), detail::MakeRoom(s.busy);
   if (s.profiled > 0) s.between.push_back(std::max(0.0, s.asked - s.returned));
   Run run = s.Start(s.whole, item, given, timed, site, true);
   try {
@@ -380,6 +400,9 @@ Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions&
       for (ValueId v : node.outputs) s.costs.values[v.index].bytes = bytes / node.outputs.size();
     }
   }
+  const double now = Now(), used = ProcessorSeconds();
+  if (s.profiled > 0) s.busy.push_back((used - s.used) / (now - s.returned));
+  s.used = used;
   if (++s.profiled == s.options.profile_steps && !s.CutIfThereIsMemory())
     --s.profiled;  // the next step is profiled, too
   s.returned = Now();

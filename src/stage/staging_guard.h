@@ -15,6 +15,10 @@
 // A stage that is tried reads ahead beside its first steps, and uses that up. So a stage that a trial has opened is compared once
 // more at once, in steps of a stage that runs on. It stays if they are faster at all. The trials no longer count then.
 //
+// Where processors are idle beside a step, a stage nearly always pays, and noise is what would say otherwise. There it is open
+// from the beginning, without a trial, and is compared with whole steps as any stage that runs. A tie goes to the stage, and so
+// does doubt: it is closed where steps are slower with it by more than the error of what was measured.
+//
 // A step that takes far longer than usual is other work on the machine as often as its own way's fault. So it counts, but only
 // up to a bound. The first steps of a trial may take longer by what is read beside them, which is nearly all that the trial reads:
 // where the two sides fight for cores, all that the stage costs is in them. The time that a caller waits for its item counts as
@@ -43,9 +47,14 @@ class StagingGuard {
   using Ran = SmartStep::Ran;
 
   // `ahead`: how many items a stage has ready at most; `trial_ahead`: while trial(). `steps`: of the first comparison; 0: no
-  // guard, staged from the beginning.
-  StagingGuard(size_t ahead, size_t trial_ahead, size_t steps)
-      : ahead_(ahead), trial_ahead_(trial_ahead), quarter_(std::max<size_t>(2, steps / 4)), staged_(steps == 0) {
+  // guard, staged from the beginning. `room`: whether processors are idle beside a step.
+  StagingGuard(size_t ahead, size_t trial_ahead, size_t steps, bool room = false)
+      : ahead_(ahead),
+        trial_ahead_(trial_ahead),
+        quarter_(std::max<size_t>(2, steps / 4)),
+        room_(room),
+        staged_(room || steps == 0),
+        tried_(room && steps > 0) {
     cost_[0] = quarter_ + 1, cost_[1] = 2 * quarter_;
     if (steps == 0) {
       decided_ = true;
@@ -54,7 +63,7 @@ class StagingGuard {
     }
   }
 
-  // What was decided. Until then steps run whole, but for those that compare.
+  // What was decided. Until then steps run as they would without the steps that compare: staged where there is room, else whole.
   bool staged() const { return staged_; }
   bool decided() const { return decided_; }
   // How the next step should run.
@@ -129,6 +138,7 @@ class StagingGuard {
   static constexpr double kSure = 0.25, kDoubtful = 0.01;
   // Standard errors: to stage after the first comparison, and after later ones, which are many.
   static constexpr double kFirst = 1.7, kLater = 2.5;
+  static constexpr double kTie = 1.5;  // and to close a stage that has room
   static constexpr double kRefuted = 3;     // standard errors
   static constexpr double kFinest = 0.003;  // no measurement is surer
   // kOutlier: a step counts as at most this many standard deviations from the median of its block; kOrdinary: but a
@@ -165,7 +175,8 @@ class StagingGuard {
   // How many steps of a block that is not a trial count.
   size_t Wanted(const StepBlock& block) const {
     if (!block.waits()) return 2 * quarter_;
-    return !decided_ ? quarter_ - 1 : block.staged() == staged_ || tried_ ? 2 * quarter_ : quarter_;
+    if (!decided_) return block.staged() ? quarter_ : staged_ ? 2 * quarter_ - 1 : quarter_ - 1;
+    return block.staged() == staged_ || tried_ ? 2 * quarter_ : quarter_;
   }
   // Whether a block has all its steps. Of a caller that waits, their ends are known soon.
   bool Full(const StepBlock& block, size_t begun) const {
@@ -264,7 +275,7 @@ class StagingGuard {
       saved_ -= std::max(0.0, window_.back().lasted - price_ * static_cast<double>(blocks_[1].started()));
     if (tried_) {  // what trials say is not put together with what a stage that runs on does
       window_.erase(window_.begin(), window_.end() - 1);
-      if (newest <= 0) saved_ -= trying_ * price_;  // the steps since then ran the wrong way
+      if (decided_ && newest <= 0) saved_ -= trying_ * price_;  // the steps since then ran the wrong way
     }
     if (window_.size() > kWindow) window_.pop_front();
     const size_t last = window_.size() - 1;
@@ -277,7 +288,7 @@ class StagingGuard {
     const double enough = std::max(kWorth, (decided_ ? kLater : kFirst) * gain_.error);
     const bool trial = blocks_[1].staged();
     cost_[trial ? 1 : 0] = std::max(trial ? 2 * quarter_ : quarter_ + 1, blocks_[1].started());
-    staged_ = tried_ ? newest > 0 : gain_.gain > (staged_ ? 0 : enough);
+    staged_ = gain_.gain > (!staged_ ? enough : room_ ? -kTie * gain_.error : 0);
     decided_ = true;
     price_ = Price();
     tried_ = trial && staged_;
@@ -301,8 +312,9 @@ class StagingGuard {
 
   size_t ahead_, trial_ahead_;
   size_t quarter_;  // of the steps of a comparison
+  bool room_;
   bool staged_, decided_ = false;
-  bool tried_ = false;  // staged, and only a trial has said so
+  bool tried_;          // staged, and only a trial has said so, or none
   double trying_ = 0;   // steps that ran staged since then
   Phase phase_ = kRest;
   std::deque<StepBlock> blocks_;  // of this comparison

@@ -35,8 +35,9 @@ inline Draw Noise(Random& random, double deviation) {
 // `read`: seconds of reading an item; `whole`, `staged`: of training with it, in a step that runs so.
 class WaitingProgram {
  public:
-  WaitingProgram(Draw read, double whole, double staged, Draw jitter = Exactly, size_t capacity = 1, int steps = kSteps)
-      : guard_(capacity + 3, std::min(capacity, kTrialCapacity) + 3, static_cast<size_t>(steps)),
+  WaitingProgram(Draw read, double whole, double staged, Draw jitter = Exactly, size_t capacity = 1, int steps = kSteps,
+                 bool room = false)
+      : guard_(capacity + 3, std::min(capacity, kTrialCapacity) + 3, static_cast<size_t>(steps), room),
         read_(std::move(read)),
         whole_(whole),
         staged_(staged),
