@@ -16,6 +16,7 @@ where another thread makes one, such as an op that the step pushed, the item is 
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, Callable
 
 import torch
@@ -29,6 +30,7 @@ from .node import Node, name_of, waves
 from .staged import Staged, filled, wrapped
 from .team import Team
 from .unchanged import Note, noted, storage, unchanged, version
+from .worth import Worth
 
 _MOST = 1024  # nodes
 _MADE_ANEW = 4  # calls of a kind on tensors that no other step has: then the kind is not looked at any more
@@ -40,6 +42,7 @@ _KEPT = 2  # steps in a row that may leave a node's result alone before the node
 _SETTLED = 4  # steps behind the last new node before a step gets plain tensors
 _LOOKED_AT = 64  # of so many steps one gets none
 _NOBODY: set[int] = set()
+clock = time.thread_time
 
 
 _OF_TORCH = ("aten", "prims", "prim", "torchvision", "profiler")
@@ -78,7 +81,7 @@ class Item:
     same as Staged tensors, where the step before got them so. ``thread``: that of the step."""
 
     __slots__ = ("program", "leaves", "rest", "spec", "made", "staged", "versions", "used", "over", "counts", "mode", "times",
-                 "lent", "thread", "settled", "last", "expected")  # fmt: skip
+                 "lent", "thread", "settled", "last", "expected", "took", "cost")  # fmt: skip
 
     def __init__(self, program: Program, data: Any) -> None:
         flat, self.spec = pytree.tree_flatten(data)
@@ -94,11 +97,14 @@ class Item:
         self.mode: Any = None  # in which the program ran
         self.thread = 0  # none yet
         self.settled = False  # whether the step gets plain tensors for what no node reads any more
+        self.took: list[float] | None = None  # seconds of each node, where it is measured whether they pay
+        self.cost = 0.0  # seconds in which the step has found what was made of it; while that is measured
         # The step has changed something of the item, or the item has another structure than the first.
         self.over = not program.fits(self.spec)
 
     def data(self) -> Any:
         """The item for the step, which runs on this thread: its tensors are Staged, but for those that no node reads."""
+        begin = clock()
         self.thread, self.settled = threading.get_ident(), self.program.settled()
         if self.over:
             return pytree.tree_unflatten(self.rest, self.spec)
@@ -106,20 +112,27 @@ class Item:
             self.rest[i] if leaf is None or self.program.is_done(-1 - i, self) else staged.staged(leaf, self, -1 - i, None)
             for i, leaf in enumerate(self.leaves)
         ]
-        return pytree.tree_unflatten(flat, self.spec)
+        data = pytree.tree_unflatten(flat, self.spec)
+        self.cost += clock() - begin
+        return data
 
     def end(self) -> None:
         """The step is over: what it did not use is noted, and nothing of the item is kept."""
         if not self.over:
+            begin = clock()
             self.program.noted(self)
+            if self.took is not None and self.settled:
+                self.program.judge(sum(self.took), self.cost + clock() - begin)
         self.over, self.made, self.staged, self.leaves, self.rest = True, [], {}, [], []
         self.versions, self.counts, self.times, self.expected = {}, [], {}, []
 
 
 class Program:
-    """The nodes, in the order in which they were learned, which is an order in which they can run."""
+    """The nodes, in the order in which they were learned, which is an order in which they can run. ``judges``: whether it is
+    measured if they pay."""
 
-    def __init__(self) -> None:
+    def __init__(self, judges: bool = False) -> None:
+        self.worth = Worth(judges)
         self.nodes: list[Node | None] = []  # None: dropped
         self._views: list[set[int] | None] = []  # by node, dropped ones too: the places whose memory it may have; None: its own
         self.refused: dict[Any, str] = {}  # by key or kind: why calls stay in the step
@@ -188,6 +201,7 @@ class Program:
         nodes = list(self.nodes)
         made: list[Any] = [None] * len(nodes)
         item.counts, item.mode = [version(leaf) for leaf in item.leaves], _mode()
+        took = item.took = [] if self.worth.measures else None
         waiting: list[tuple[int, Node, Tensor]] = []
 
         def compute(i: int) -> None:
@@ -203,7 +217,10 @@ class Program:
                     waiting.append((i, node, args[0]))
                 else:
                     kwargs = filled(node.kwargs, item.leaves, made) if node.kwargs else {}
+                    begin = 0.0 if took is None else clock()
                     out = node.func(*args, **kwargs)
+                    if took is not None:
+                        took.append(clock() - begin)
                     if node.gives_alike(out, args, kwargs):
                         made[i] = out
             except Exception:  # also a node whose input is missing
@@ -229,8 +246,21 @@ class Program:
             with torch.enable_grad():  # made here, and not while the step waits
                 item.staged = {at: wrapped(made[at], item, at) for at in list(self._watched) if at < len(made) and made[at] is not None}
 
+    def judge(self, saved: float, cost: float) -> None:
+        """What an item's nodes took ahead of its step, and what the step took to find their results."""
+        self.worth.add(saved, cost, any(node.moves for node in self.nodes if node is not None))
+
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any, item: Item) -> Any:
         """A call of the step on a tensor of its item."""
+        if item.took is None:
+            return self._call(func, args, kwargs, item)
+        begin, used = clock(), len(item.used)
+        made = self._call(func, args, kwargs, item)
+        if len(item.used) > used:
+            item.cost += clock() - begin
+        return made
+
+    def _call(self, func: Callable[..., Any], args: Any, kwargs: Any, item: Item) -> Any:
         if func is Tensor.detach_ and not (kwargs or args[0].requires_grad):
             return args[0]  # which PyTorch refuses for a view, as what stands for a tensor of the item is one
         # Most calls are of this kind, such as those of tables and layers: nothing else is asked of them.
@@ -413,6 +443,8 @@ class Program:
     def explained(self) -> str:
         """The nodes, and why other calls on the item's tensors stay in the step, as text."""
         ahead = [node.name for node in self.nodes if node is not None]
+        if self.worth.lost:
+            return f"ahead of the step: no call of it, because {self.worth.lost} ({', '.join(ahead)}); the loader runs ahead\n"
         lines = [f"ahead of the step: {', '.join(ahead) or 'no call of it'}"]
         told: dict[tuple[str, str], int] = {}
         for key, why in list(self.refused.items()):

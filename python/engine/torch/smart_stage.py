@@ -45,7 +45,7 @@ class SmartStage:
         if keep_freed_memory:
             memory.keep_freed_memory()
         self._step, self._skip = step, skip
-        self.program = ahead.Program()
+        self.program = ahead.Program(judges=options.guard_steps > 0)
         # Nothing sees the tensors inside of a compiled function: only the loader runs ahead of it.
         self._compiled = hasattr(step, "_torchdynamo_orig_callable") or type(step).__module__.startswith(
             "engine.torch"
@@ -76,7 +76,7 @@ class SmartStage:
         if not self._reading.is_read(data):
             return _Ready(data, None, None)
         data = self._reading.given(data)
-        if self._compiled or (whole and self._items > self._profiled):
+        if self._compiled or self.program.worth.lost or (whole and self._items > self._profiled):
             return _Ready(data, None, None)  # steps that run whole run as the program was written
         item = ahead.Item(self.program, data)
         with self._mover.stream(not whole):
@@ -87,7 +87,7 @@ class SmartStage:
         try:
             if type(ready.data) is Slot:  # nothing of it could run ahead, but what can is learned
                 ready.data = self._reading.given(ready.data)
-                if not self._compiled and not self._reading.why:
+                if not self._compiled and not self.program.worth.lost and not self._reading.why:
                     ready.item = ahead.Item(self.program, ready.data)
             if ready.item is None:
                 return self._reading.watched(self._step, ready.data)
