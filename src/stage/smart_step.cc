@@ -37,8 +37,6 @@ double Median(std::vector<double> samples) {
 // would have to pay every few hundred of them.
 constexpr double kApart = 0.1;
 
-// Processors that must be idle beside a step, or a stage has no room: its thread needs nearly one.
-constexpr double kRoom = 0.75;
 // What is gained at least by what the profile says, or a stage is not opened without a trial.
 constexpr double kWorth = 0.02;
 
@@ -107,7 +105,7 @@ struct SmartStep::State {
   double asked = 0;        // when the next step was asked for; while steps are profiled or compared
   double returned = 0;     // when the last profiled step was over, and what the process had used by then
   double used = 0;
-  double compared = 0;     // when the last comparison ended
+  double compared = 0;  // when the last comparison ended
 
   void Check() {
     const std::string label = "smart stage '" + options.stage.name + "': ";
@@ -196,12 +194,9 @@ struct SmartStep::State {
       return (capacity + static_cast<size_t>(options.stage.num_threads)) * levels.size() + 2;
     };
     guard.emplace(ahead(options.stage.capacity), ahead(std::min(options.stage.capacity, detail::kTrialCapacity)),
-                  static_cast<size_t>(options.guard_steps), HasRoom());
-  }
-  // Whether processors are idle beside a step that a stage could use, so that it surely pays, as far as the profile tells.
-  bool HasRoom() const {
-    return !busy.empty() && std::thread::hardware_concurrency() - Median(busy) >= kRoom &&
-           cut->serial_seconds >= (1 + kWorth) * cut->step_seconds;
+                  static_cast<size_t>(options.guard_steps),
+                  detail::HasRoom(busy, std::thread::hardware_concurrency()) &&
+                      cut->serial_seconds >= (1 + kWorth) * cut->step_seconds);
   }
   // As MakeCut, behind a step that runs already; false without memory for it: nothing is decided then.
   bool CutIfThereIsMemory() {
@@ -484,7 +479,8 @@ SmartStageReport SmartStep::Report() const {
   if (s.options.guard_steps == 0) {
     out.text += "staged without a guard: nothing was compared\n";
   } else if (!out.decided) {
-    out.text += "being compared: the first steps run whole and staged by turns";
+    out.text += s.guard->staged() ? "staged, because processors are idle beside a step; being compared"
+                                  : "being compared: the first steps run whole and staged by turns";
     if (whole > 0) out.text += "; so far " + Millis(whole) + " a step whole";
     if (staged > 0) out.text += ", " + Millis(staged) + " staged";
     out.text += "\n";

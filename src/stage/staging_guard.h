@@ -42,6 +42,13 @@ namespace engine::detail {
 // What a stage that is only tried has in its buffer at most, so that the trial ends soon after its last step.
 constexpr size_t kTrialCapacity = 4;
 
+// Whether a stage's thread finds a processor beside a step. `busy`: how many processors the process kept busy in each step
+// that was profiled; none were: then nobody knows.
+inline bool HasRoom(const Times& busy, unsigned processors) {
+  constexpr double kRoom = 0.75;  // of a processor
+  return !busy.empty() && processors - Median(busy) >= kRoom;
+}
+
 class StagingGuard {
  public:
   using Ran = SmartStep::Ran;
@@ -138,7 +145,7 @@ class StagingGuard {
   static constexpr double kSure = 0.25, kDoubtful = 0.01;
   // Standard errors: to stage after the first comparison, and after later ones, which are many.
   static constexpr double kFirst = 1.7, kLater = 2.5;
-  static constexpr double kTie = 1.5;  // and to close a stage that has room
+  static constexpr double kTie = 1.5;       // and to close a stage that has room
   static constexpr double kRefuted = 3;     // standard errors
   static constexpr double kFinest = 0.003;  // no measurement is surer
   // kOutlier: a step counts as at most this many standard deviations from the median of its block; kOrdinary: but a
@@ -314,8 +321,8 @@ class StagingGuard {
   size_t quarter_;  // of the steps of a comparison
   bool room_;
   bool staged_, decided_ = false;
-  bool tried_;          // staged, and only a trial has said so, or none
-  double trying_ = 0;   // steps that ran staged since then
+  bool tried_;         // staged, and only a trial has said so, or none
+  double trying_ = 0;  // steps that ran staged since then
   Phase phase_ = kRest;
   std::deque<StepBlock> blocks_;  // of this comparison
   std::deque<Compared> window_;   // the last comparisons

@@ -373,6 +373,70 @@ TEST(StagingGuardTest, ATieGoesToWholeSteps) {
   }
 }
 
+TEST(StagingGuardTest, ProcessorsAreIdleBesideAStepOrNot) {
+  EXPECT_TRUE(detail::HasRoom({1.0, 1.1, 0.9}, 2));
+  EXPECT_TRUE(detail::HasRoom({3.0, 0.1, 0.0, 0.1, 0.0}, 1));  // it waits for a device; one step was disturbed
+  EXPECT_FALSE(detail::HasRoom({1.9, 2.0, 1.8}, 2));
+  EXPECT_FALSE(detail::HasRoom({1.0}, 1));
+  EXPECT_FALSE(detail::HasRoom({}, 64));
+}
+
+TEST(StagingGuardTest, WithRoomAStageIsOpenFromTheBeginningAndClosedIfStepsAreSlower) {
+  for (const size_t capacity : {1, 4, 40}) {
+    for (const double staged : {0.7, 0.95, 1.0, 1.1, 1.5}) {
+      WaitingProgram program([] { return 0.1; }, 0.9, staged, Exactly, capacity, kSteps, true);
+      EXPECT_TRUE(program.staged());
+      EXPECT_FALSE(program.guard().decided());
+      program.Decide();
+      EXPECT_EQ(program.staged(), staged <= 1) << staged;  // a tie goes to the stage
+      EXPECT_EQ(program.Steps(3000).staged(), staged <= 1) << staged;
+    }
+  }
+}
+
+// As the other tests' programs, but for the room: a stage that gains a little is not closed by noise, though its thread begins
+// slowly and its reads make the step longer; one that loses is closed.
+TEST(StagingGuardTest, WithRoomNoiseClosesNoStageThatGains) {
+  if (kSanitized) GTEST_SKIP() << "hundreds of programs like those of the other tests";
+  Random random(kSeed + 23);
+  constexpr int kRuns = 400;
+  const auto kept = [&](double read, double train, double drag, double noise) {
+    int count = 0;
+    double seconds = 0;
+    for (int i = 0; i < kRuns; ++i) {
+      WaitingProgram program([read] { return read; }, train, train, Noise(random, noise), 4, kSteps, true);
+      program.Drag(drag).Starts(3 * read).Steps(400);
+      count += program.staged();
+      seconds += program.now() / (read + train) / std::exp(noise * noise / 2) / 400 / kRuns;
+    }
+    RecordProperty("seconds", std::to_string(seconds));
+    return std::pair{count, seconds};
+  };
+  for (const double noise : {0.05, 0.12}) {
+    const auto [fifth, of_fifth] = kept(12, 39, 4, noise);
+    EXPECT_GE(fifth, kRuns * 99 / 100) << noise;
+    EXPECT_LE(of_fifth, 0.88) << noise;
+    const auto [tenth, of_tenth] = kept(7, 41, 3, noise);
+    EXPECT_GE(tenth, kRuns * 97 / 100) << noise;
+    EXPECT_LE(of_tenth, 0.95) << noise;
+    const auto [loses, of_loss] = kept(8, 31, 14, noise);
+    EXPECT_LE(loses, kRuns / 50) << noise;
+    EXPECT_LE(of_loss, 1.03) << noise;  // of the first 400 steps; the share falls with every step
+  }
+}
+
+TEST(StagingGuardTest, WithRoomComparingCostsHalfAPercentOfTheTime) {
+  Random random(kSeed + 24);
+  for (const double ratio : {0.8, 0.95, 1.05, 1.25, 2.0}) {
+    WaitingProgram program([] { return 0.1; }, 0.9, ratio, Noise(random, 0.1), 4, kSteps, true);
+    program.Decide();
+    program.Steps(20000);
+    EXPECT_GT(ratio < 1 ? program.staged_share() : 1 - program.staged_share(), 0.9) << ratio;
+    EXPECT_LE(program.cost(ratio - 1), 0.007) << ratio;
+    EXPECT_GT(program.guard().comparisons(), ratio < 2 ? 20u : 5u) << ratio;
+  }
+}
+
 TEST(StagingGuardTest, WithoutStepsThereIsNoComparison) {
   WaitingProgram program(Exactly, 1, 10, Exactly, 1, 0);
   EXPECT_TRUE(program.guard().decided());

@@ -8,6 +8,7 @@ start later, too.
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -28,13 +29,9 @@ def set_intra_op_threads(threads: int) -> bool:
         return True
     torch.get_num_threads()  # PyTorch sets up a thread at this call; later it would overwrite what is set here
     found = False
-    for path in _libraries():
-        library = ctypes.CDLL(path)
-        # MKL's own setting goes before OpenMP's.
-        for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
-            if hasattr(library, name):
-                getattr(library, name)(threads)
-                found |= name == "omp_set_num_threads"
+    for name, function in _setters():
+        function(threads)
+        found |= name == "omp_set_num_threads"
     _set.threads = threads if found else 0
     return found
 
@@ -60,6 +57,15 @@ class Team:
     def _some(function: Callable[[int], Any], work: list[int]) -> None:
         for number in work:
             function(number)
+
+
+@functools.cache
+def _setters() -> list[tuple[str, Any]]:
+    """What sets the calling thread's number, of each library, by name. Found once: a thread that looks for them has the
+    interpreter's lock for milliseconds. MKL's own setting goes before OpenMP's."""
+    names = ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
+    libraries = map(ctypes.CDLL, _libraries())
+    return [(name, getattr(library, name)) for library in libraries for name in names if hasattr(library, name)]
 
 
 def _libraries() -> list[str]:
