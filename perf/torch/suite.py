@@ -32,7 +32,7 @@ from harness.stats import paired_ratio  # noqa: E402
 
 GRADIENTS = " gradients"  # how the names of steps without an optimizer end
 SETTLE = 400  # steps at most until a compiled step has decided
-NO_INDUCTOR = {"tables1000_b128"}  # it compiles for longer than all else takes
+NO_INDUCTOR = {"tables1000_b128"}  # unless --only names it: it compiles for a quarter of an hour
 QUICK_INDUCTOR = {"mlp_b64"}  # with --quick, for this one alone: it compiles for up to minutes a model
 NOT_QUICK = {"tables1000_b128": {"compile 2", "compile 2 gradients"}}  # torch itself takes a minute for the graphs of a thousand tables
 
@@ -60,7 +60,7 @@ def measure(case: str, args: argparse.Namespace) -> dict:
     torch._dynamo.reset()  # it stops compiling a function after eight kinds of arguments, and each model is some
     made, losses = {}, {}
     for name in args.peers or torch_steps.CONTENDERS:
-        if "inductor" in name and (case in NO_INDUCTOR or args.quick and case not in QUICK_INDUCTOR and not args.peers):
+        if "inductor" in name and (case in NO_INDUCTOR and case not in args.only or args.quick and case not in QUICK_INDUCTOR and not args.peers):
             continue
         if args.quick and not args.peers and name in NOT_QUICK.get(case, ()):
             continue

@@ -3,8 +3,9 @@
 //
 //   profile   the first steps run whole, and each node is timed
 //   cut       the legal cut whose slower side is fastest (src/stage/partition.h); if none pays, steps stay whole
-//   guard     the next steps run whole and staged by turns; steps are staged if that is faster. Half a percent of the
-//             time goes on into comparing, so that the decision follows the program and the machine
+//   guard     the next steps run whole and staged by turns; steps are staged if that is faster, or, where a processor is
+//             idle beside a step, if that is not slower. Half a percent of the time goes on into comparing, so that the
+//             decision follows the program and the machine
 //
 // A step's graph has inputs that the sources give for each item, and inputs that the caller gives to each step. Staged
 // nodes run level by level on the thread that calls RunLevel; the other nodes are a run of their own, the rest. Values
