@@ -202,7 +202,8 @@ def smart_stage(step: Callable[[Any], Any], loader: Any, options: SmartStageOpti
     too. ``skip``: how many items are left out first, for a program that resumes at ``position``. ``keep_freed_memory``:
     False: malloc is not told to keep what tensors free, which would hold for the whole process. ``options``, ``fields``:
     engine.data.SmartStageOptions. With ``stage_subgraph_on_cpu`` calls that move tensors to a device are made for all of
-    an item's tensors at once, from one pinned buffer, and nothing behind them runs ahead. With a stage pool, as many
+    an item's tensors at once, from one pinned buffer, and nothing behind them runs ahead. Calls that are too short to pay do
+    not run ahead, unless ``guard_steps`` is 0. With a stage pool, as many
     threads as its inter_op_threads_num says run calls of one item side by side which do not need each other, and each call
     may use its intra_op_threads_num; without a pool both are one.
     """
