@@ -443,9 +443,9 @@ class Program:
     def explained(self) -> str:
         """The nodes, and why other calls on the item's tensors stay in the step, as text."""
         ahead = [node.name for node in self.nodes if node is not None]
-        if self.worth.lost:
-            return f"ahead of the step: no call of it, because {self.worth.lost} ({', '.join(ahead)}); the loader runs ahead\n"
         lines = [f"ahead of the step: {', '.join(ahead) or 'no call of it'}"]
+        if ahead and self.worth.lost:
+            lines = [f"ahead of the step: no call of it, because {self.worth.lost} ({', '.join(ahead)}); the loader runs ahead"]
         told: dict[tuple[str, str], int] = {}
         for key, why in list(self.refused.items()):
             if why:

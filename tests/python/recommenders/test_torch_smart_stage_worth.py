@@ -42,6 +42,7 @@ def test_short_calls_are_left_to_the_step_and_the_loader_runs_ahead():
     assert any(seen[:40]) and not any(seen[60:])
     told = steps.explain()
     assert "ahead of the step: no call of it, because its calls take" in told and "(mul, tanh, __getitem__); the loader runs ahead" in told
+    assert "in the step linear: takes a tensor with a gradient" in told
     assert steps.report["levels"] == 1  # it is a stage all the same
 
 
@@ -58,6 +59,12 @@ def test_long_calls_run_ahead():
     assert losses == expected
     assert not steps.program.worth.measures and not steps.program.worth.lost
     assert "tanh" in steps.explain().partition("ahead of the step: ")[2]
+
+
+def test_where_nothing_can_run_ahead_its_reasons_are_told():
+    steps = run(items(120, 4), lambda x: torch.dropout(x, 0.5, True), **GUARDED)[1]
+    told = steps.explain()
+    assert "ahead of the step: no call of it\n" in told and "in the step dropout: draws random numbers" in told
 
 
 def test_without_a_guard_nothing_is_measured():
