@@ -137,11 +137,11 @@ def explain(compiled: Any) -> list[TorchExplanation]:
         return [_step(compiled)]
     function = getattr(compiled, "_torchdynamo_orig_callable", compiled)
     modules = [compiled] if isinstance(compiled, nn.Module) else reached(function, nn.Module)
-    own = {id(p) for m in modules for p in m.parameters()}
+    own = [p for m in modules for p in m.parameters()]
     if isinstance(compiled, nn.Module):
         function = type(getattr(compiled, "_orig_mod", compiled)).forward
     # Graphs without parameters are found by the function's code; those of functions that it calls are not.
-    found = {r for r in regions.compiled if own & r.parameters} | regions.regions_of(getattr(function, "__func__", function))
+    found = {r for r in regions.compiled if any(r.parameters.get(id(p)) is p for p in own)} | regions.regions_of(getattr(function, "__func__", function))
     if not found:
         raise engine.errors.UsageError(f"engine.torch.explain: nothing of {type(compiled).__name__} has been compiled and called")
     out = []

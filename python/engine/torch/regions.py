@@ -35,7 +35,8 @@ class Region:
         self.programs: dict[str, Program] = {}  # "forward" and "backward", or "inference"
         self.number = next(_numbers)
         self.called = False
-        self.parameters: set[int] = set()  # ids of those that the first call was given
+        # Those that the first call was given, by id: as a set they would be compared by their numbers.
+        self.parameters: weakref.WeakValueDictionary[int, torch.nn.Parameter] = weakref.WeakValueDictionary()
         self.warmed = 0
         self.mode = IN_TURN
         self.pending: Measured | None = None
@@ -82,7 +83,7 @@ class Region:
             self.pending = None
         elif not self.called:
             self.called = True
-            self.parameters = {id(a) for a in args if isinstance(a, torch.nn.Parameter)}
+            self.parameters.update({id(a): a for a in args if isinstance(a, torch.nn.Parameter)})
         mode, measured = self.choice.next()
         call = self.eager if mode == EAGER else self.compiled
         self.mode = mode if mode != EAGER else IN_TURN

@@ -1,5 +1,6 @@
 """How a program runs is chosen by measurement."""
 
+import gc
 import pathlib
 import random
 import subprocess
@@ -233,6 +234,28 @@ def test_a_model_under_torch_compile_decides_and_explains():
         ours(torch.ones(2, 4)).sum().backward()
     (told,) = engine.torch.explain(ours)
     assert told.mode and {p.kind for p in told.plans} == {"forward", "backward"}
+
+
+def test_a_graph_of_a_model_that_is_gone_is_not_told_for_one_whose_parameters_have_got_its_ids():
+    def fresh():
+        class Own(nn.Linear):
+            def forward(self, x):
+                return nn.functional.linear(x, self.weight, self.bias)
+
+        model = torch.compile(Own(4, 4), backend=engine.torch.backend)
+        before = set(engine.torch.regions.compiled)
+        model(torch.ones(2, 4)).sum().backward()
+        (region,) = set(engine.torch.regions.compiled) - before
+        return model, region
+
+    model, region = fresh()
+    assert {id(p) for p in model.parameters()} == set(region.parameters)
+    del model
+    torch._dynamo.reset()
+    gc.collect()
+    assert not region.parameters  # though it lives
+    other, own = fresh()
+    assert [told.name for told in engine.torch.explain(other)] == [f"graph {own.number}"]
 
 
 def test_every_other_policy_can_be_asked_for(forced):
