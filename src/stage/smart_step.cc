@@ -106,6 +106,8 @@ struct SmartStep::State {
   double returned = 0;     // when the last profiled step was over, and what the process had used by then
   double used = 0;
   double compared = 0;  // when the last comparison ended
+  // Of a block of whole steps that are compared: when the first one was started, and what the process had used by then.
+  double block_began = 0, block_used = 0;
 
   void Check() {
     const std::string label = "smart stage '" + options.stage.name + "': ";
@@ -194,9 +196,21 @@ struct SmartStep::State {
       return (capacity + static_cast<size_t>(options.stage.num_threads)) * levels.size() + 2;
     };
     guard.emplace(ahead(options.stage.capacity), ahead(std::min(options.stage.capacity, detail::kTrialCapacity)),
-                  static_cast<size_t>(options.guard_steps),
-                  detail::HasRoom(busy, std::thread::hardware_concurrency()) &&
-                      cut->serial_seconds >= (1 + kWorth) * cut->step_seconds);
+                  static_cast<size_t>(options.guard_steps), HasRoom(busy));
+  }
+  // Whether a stage pays beside steps that keep so many processors busy, as far as costs and processors tell.
+  bool HasRoom(const std::vector<double>& processors) const {
+    return detail::HasRoom(processors, std::thread::hardware_concurrency()) &&
+           cut->serial_seconds >= (1 + kWorth) * cut->step_seconds;
+  }
+  // A step of a block of whole steps is about to be started; `first`: of the block.
+  void LookForRoom(bool first) {
+    const double now = Now(), used_now = ProcessorSeconds();
+    if (first) {
+      block_began = now, block_used = used_now;
+    } else {
+      guard->SetRoom(HasRoom({(used_now - block_used) / (now - block_began)}));
+    }
   }
   // As MakeCut, behind a step that runs already; false without memory for it: nothing is decided then.
   bool CutIfThereIsMemory() {
@@ -343,6 +357,7 @@ void SmartStep::Started(const Run& run, Ran ran, double got_seconds) {
       if (s.guard->due() && Now() - s.compared >= kApart) s.guard->Begin();
       return;
     }
+    if (ran == Ran::kWhole) s.LookForRoom(block->started() == 0);
     block->Expect();
     const auto note = [ends = block->ends(), step = block->started()] { ends->Add(step, Now()); };
     // An Operator, because the caller's bulk or capture must not take this op.

@@ -95,6 +95,8 @@ class StagingGuard {
     return phase_ == kRest && (!decided_ || tried_ ||
                                (!window_.empty() && saved_ >= price_ * static_cast<double>(cost_[staged_ ? 0 : 1])));
   }
+  // Whether processors are idle beside whole steps, as those of this comparison have shown.
+  void SetRoom(bool room) { room_ = room; }
   // Begins a comparison.
   void Begin() {
     blocks_.clear();

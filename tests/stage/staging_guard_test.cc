@@ -425,6 +425,22 @@ TEST(StagingGuardTest, WithRoomNoiseClosesNoStageThatGains) {
   }
 }
 
+// A step that used one thread while it was profiled uses all cores now: nothing speaks for the stage any more but what is measured.
+TEST(StagingGuardTest, AStageWhoseRoomIsGoneIsClosedIfStepsAreNotFaster) {
+  Random random(kSeed + 25);
+  int with = 0, without = 0, gains = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto program = [&](double staged) {
+      return WaitingProgram([] { return 0.2; }, 0.8, staged, Noise(random, 0.1), 4, kSteps, true);
+    };
+    with += program(1.05).Steps(100).staged();
+    without += program(1.05).Room(false).Steps(100).staged();
+    gains += program(0.85).Room(false).Steps(100).staged();
+  }
+  EXPECT_LT(without, with / 2);
+  EXPECT_GE(gains, 190);
+}
+
 TEST(StagingGuardTest, WithRoomComparingCostsHalfAPercentOfTheTime) {
   Random random(kSeed + 24);
   for (const double ratio : {0.8, 0.95, 1.05, 1.25, 2.0}) {

@@ -103,6 +103,11 @@ class WaitingProgram {
     starts_ = seconds;
     return *this;
   }
+  // What whole steps that are compared say from now on.
+  WaitingProgram& Room(bool room) {
+    guard_.SetRoom(room);
+    return *this;
+  }
   double now() const { return now_; }
   // From now on training takes so long.
   void Becomes(double whole, double staged) { whole_ = whole, staged_ = staged; }
