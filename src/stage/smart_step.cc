@@ -26,19 +26,9 @@ using detail::Cut;
 // C++). Values are moved, not copied, so bytes cost nothing here; they only break ties.
 constexpr double kHandOver = 2e-6;
 
-double Median(std::vector<double> samples) {
-  if (samples.empty()) return 0;
-  const auto middle = samples.begin() + static_cast<ptrdiff_t>(samples.size() / 2);
-  std::nth_element(samples.begin(), middle, samples.end());
-  return *middle;
-}
-
 // Seconds between two comparisons at least. Opening a stage costs threads: about 0.1 ms, which steps of some microseconds
 // would have to pay every few hundred of them.
 constexpr double kApart = 0.1;
-
-// What is gained at least by what the profile says, or a stage is not opened without a trial.
-constexpr double kWorth = 0.02;
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 // What all threads of the process have used.
@@ -46,12 +36,6 @@ double ProcessorSeconds() {
   timespec used{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
-}
-
-double Mean(const std::vector<double>& samples) {
-  double sum = 0;
-  for (double s : samples) sum += s;
-  return samples.empty() ? 0 : sum / static_cast<double>(samples.size());
 }
 
 std::string Text(const char* format, double number) {
@@ -152,8 +136,9 @@ struct SmartStep::State {
 
   void MakeCut(detail::Choice choice) {
     // The source by its mean: one that reads a block for several items takes long for one of them.
-    for (size_t n = 0; n < samples.size(); ++n) costs.nodes[n].seconds = n == 0 ? Mean(samples[n]) : Median(samples[n]);
-    costs.caller_seconds = Median(between);
+    for (size_t n = 0; n < samples.size(); ++n)
+      costs.nodes[n].seconds = n == 0 ? detail::Mean(samples[n]) : detail::Median(samples[n]);
+    costs.caller_seconds = detail::Median(between);
     cut = Partition(costs, {.seconds = kHandOver, .threads = options.stage.num_threads}, choice);
     if (cut->staged.empty()) return;
     const size_t nodes = graph.nodes().size();
@@ -201,7 +186,7 @@ struct SmartStep::State {
   // Whether a stage pays beside steps that keep so many processors busy, as far as costs and processors tell.
   bool HasRoom(const std::vector<double>& processors) const {
     return detail::HasRoom(processors, std::thread::hardware_concurrency()) &&
-           cut->serial_seconds >= (1 + kWorth) * cut->step_seconds;
+           cut->serial_seconds >= (1 + detail::kWorth) * cut->step_seconds;
   }
   // A step of a block of whole steps is about to be started; `first`: of the block.
   void LookForRoom(bool first) {

@@ -41,6 +41,8 @@ namespace engine::detail {
 
 // What a stage that is only tried has in its buffer at most, so that the trial ends soon after its last step.
 constexpr size_t kTrialCapacity = 4;
+// What is gained at least, measured or by the profile's costs, or a stage is not worth its threads and its memory.
+constexpr double kWorth = 0.02;
 
 // Whether a stage's thread finds a processor beside a step. `busy`: how many processors the process kept busy in each step
 // that was profiled; none were: then nobody knows.
@@ -141,7 +143,6 @@ class StagingGuard {
  private:
   enum Phase : uint8_t { kRest, kBefore, kOther, kAfter };
 
-  static constexpr double kWorth = 0.02;  // what is gained at least, or a stage is not worth its threads and its memory
   static constexpr double kShare = 0.005;  // of the time goes into comparing
   // What a step that runs the other way costs at least, in steps: when all is sure, and while there is doubt.
   static constexpr double kSure = 0.25, kDoubtful = 0.01;
