@@ -30,8 +30,9 @@ TEST(SmartStageTest, ProfileAndGuardChangeNothingEither) {
   if (report.levels == 0) return;  // on this machine, now, no cut was worth it
   EXPECT_GT(report.measured_whole_seconds, 0);
   EXPECT_GT(report.measured_staged_seconds, 0);
-  EXPECT_TRUE(!report.on || report.gain > 0);
   EXPECT_GT(report.gain_error, 0);
+  // A stage that has room is kept while in doubt: what is measured of it may be a loss, within its error.
+  EXPECT_TRUE(!report.on || report.gain > -2 * report.gain_error) << report.text;
   EXPECT_TRUE(Has(report.text, report.on ? "steps are staged" : "no clear gain, steps run whole"));
   EXPECT_TRUE(Has(report.text, report.sure ? "half a percent of the time" : "compared again soon"));
   EXPECT_GT(report.comparisons, 0u);

@@ -314,7 +314,7 @@ def test_fixed_weights_are_for_a_model_and_not_for_a_step():
 
 def _programs(compiled):
     own = {id(p) for p in compiled.parameters()}
-    return [program for region in engine.torch.regions.compiled if own & region.parameters for program in region.programs.values()]
+    return [program for region in engine.torch.regions.compiled if own.intersection(region.parameters) for program in region.programs.values()]
 
 
 def test_the_gradient_of_a_sum_which_is_one_number_as_many_is_left_to_torch(forced):
