@@ -1,6 +1,8 @@
 #include "smart_pipeline.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "engine/spi/stage_host.h"
 #include "pool.h"
@@ -71,7 +73,11 @@ SmartPipeline::SmartPipeline(std::shared_ptr<const SmartStep> step, std::shared_
     };
     const auto make = [data = data_, k](StepItem item) {
       return data->Watched([&] {
-        StageHost::Blocking(data->step->options().stage.host.get(), [&] { data->step->RunLevel(k, item); });
+        const StageOptions& stage = data->step->options().stage;
+        StageHost::Blocking(stage.host.get(), [&] { data->step->RunLevel(k, item); });
+        if (stage.capacity_bytes > 0)
+          item.counted = std::transform_reduce(item.values.begin(), item.values.end(), size_t{0}, std::plus<>(),
+                                               std::mem_fn(&Value::bytes));
         return std::move(item);
       });
     };

@@ -47,12 +47,6 @@ std::string Millis(double seconds) { return Text("%.4g ms", seconds * 1e3); }
 
 }  // namespace
 
-size_t StepItem::bytes() const {
-  size_t sum = 0;
-  for (const Value& value : values) sum += value.bytes();
-  return sum;
-}
-
 struct SmartStep::State {
   State(Engine& engine, Graph step, std::vector<ValueId> from_sources, SmartStageOptions given)
       : eng(engine), graph(std::move(step)), sourced(std::move(from_sources)), options(std::move(given)) {}

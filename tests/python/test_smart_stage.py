@@ -1,6 +1,7 @@
 """SmartStage: what is staged and why, the same results whichever way steps run, ends, errors, positions, switches."""
 
 import threading
+import time
 
 import pytest
 
@@ -250,6 +251,39 @@ def test_a_source_that_blocks_for_ever_is_named_and_loses_nothing(gate, options)
             break
         except engine.StageTimeoutError:
             pass
+
+
+class Sized:
+    asked = 0
+
+    @property
+    def nbytes(self):
+        Sized.asked += 1
+        return 1000
+
+
+@engine.op
+def unpack(row):
+    return Sized()
+
+
+@engine.op(updates="count", outputs=1)
+def counted(count, item):
+    count[0] += 1
+    return count[0]
+
+
+@pytest.mark.parametrize("bound, ahead", [(2500, 2), (0, 20)])
+def test_bytes_bound_what_is_ahead_and_are_counted_for_that_alone(bound, ahead):
+    count, Sized.asked = engine.value([0]), 0
+    rows = iter(range(40))
+    steps = engine.data.smart_stage(lambda row: counted(count, unpack(row)), rows, capacity=20, capacity_bytes=bound, **AT_ONCE)
+    assert next(steps).get() == 1
+    while not (stage := steps.stats()["stage"])["waiting"] or stage["fill"] < ahead:  # of which nothing else tells
+        time.sleep(0)
+    assert (stage["fill"], stage["fill_bytes"]) == (ahead, bound and 1000 * ahead)
+    assert bool(Sized.asked) == bool(bound)
+    assert [loss.get() for loss in steps] == list(range(2, 41))
 
 
 def test_cancel_ends_a_waiting_step(gate):

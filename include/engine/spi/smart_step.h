@@ -66,7 +66,9 @@ struct StepItem {
   std::vector<Value> values = {};
   std::exception_ptr error = {};  // what a staged node threw
   uint64_t number = 0;            // number of the item in the source, from 0
-  size_t bytes() const;
+  // Of the values; counted only where StageOptions::capacity_bytes bounds them, because Python's lock is needed to ask Python.
+  size_t counted = 0;
+  size_t bytes() const { return counted; }
 };
 
 // Stores the values of the next item, in the order in which a step takes them; returns false at the end of the data. It

@@ -19,13 +19,13 @@ _LAZY = 2  # steps that are watched where none is profiled
 
 
 class Slot:
-    """An item that is read when its step begins, or before. ``error``: what the loader raised instead of it; an
-    EndOfLoader at the end."""
+    """An item that was read, or is when its step begins. ``error``: what the loader raised instead of it; an EndOfLoader at
+    the end. The engine sees the slot alone, so it doesn't look for the memory of each tensor in the item."""
 
     __slots__ = ("data", "error", "read")
 
-    def __init__(self) -> None:
-        self.data, self.error, self.read = None, None, False  # type: ignore[var-annotated]
+    def __init__(self, data: Any = None, read: bool = False) -> None:
+        self.data, self.error, self.read = data, None, read  # type: ignore[var-annotated]
 
 
 class EndOfLoader(Exception):
@@ -54,7 +54,7 @@ class Reading:
     def __iter__(self) -> Reading:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Slot:
         with self._lock:
             if self._lazy and self.error is None:
                 self._waiting.append(Slot())
@@ -65,21 +65,17 @@ class Reading:
                 raise StopIteration
             if self.error is not None:
                 raise self.error
-            return self._read()
+            return Slot(data_of(self._read()), True)
 
-    def given(self, data: Any) -> Any:
+    def given(self, slot: Slot) -> Any:
         """The item of a step that begins. It raises what the loader raised instead."""
-        if type(data) is not Slot:
-            return data
-        with self._lock:
-            while not data.read:
-                self._fill()
-        if data.error is not None:
-            raise data.error
-        return data.data
-
-    def is_read(self, data: Any) -> bool:
-        return type(data) is not Slot or (data.read and data.error is None)
+        if not slot.read:
+            with self._lock:
+                while not slot.read:
+                    self._fill()
+        if slot.error is not None:
+            raise slot.error
+        return slot.data
 
     def watched(self, step: Callable[[Any], Any], data: Any) -> Any:
         """Runs a step. Whether it draws random numbers is noted while steps are watched."""

@@ -12,6 +12,7 @@ import torch
 
 import engine
 from engine.data import SmartStageOptions
+from engine.extents import memory_of
 from engine.stages import exception_types
 
 from . import ahead, memory
@@ -24,12 +25,18 @@ _LEARNING = 2  # steps from whose calls the program is learned before it counts
 
 
 class _Ready:
-    """An item on its way to the step. item: None if the step gets ``data`` as it is."""
+    """An item on its way to the step. item: None if the step gets ``data`` as it is; a Slot is read by the step."""
 
     __slots__ = ("data", "item", "event")
 
     def __init__(self, data: Any, item: ahead.Item | None, event: Any) -> None:
         self.data, self.item, self.event = data, item, event
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the item's arrays and tensors, and of those that were made of it. The stage asks where they are bounded."""
+        made = self.item.made if self.item else []
+        return sum(high - low for space, low, high in {*memory_of([self.data, made])} if space != "id")
 
 
 class SmartStage:
@@ -68,14 +75,14 @@ class SmartStage:
         self._steps = engine.data.smart_stage(lambda item: run_ahead(item), self._reading, options)
         self._turns = _Turns(options.num_clients)
 
-    def _ahead(self, data: Any) -> _Ready:
+    def _ahead(self, slot: Slot) -> _Ready:
         whole = getattr(self._here, "calls", False)
         if not whole:
             set_intra_op_threads(self._intra_op)
         self._items += 1
-        if not self._reading.is_read(data):
-            return _Ready(data, None, None)
-        data = self._reading.given(data)
+        if not slot.read or slot.error is not None:
+            return _Ready(slot, None, None)
+        data = slot.data
         if self._compiled or self.program.worth.lost or (whole and self._items > self._profiled):
             return _Ready(data, None, None)  # steps that run whole run as the program was written
         item = ahead.Item(self.program, data)

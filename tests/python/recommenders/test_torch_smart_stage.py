@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -477,3 +478,17 @@ def test_a_stage_that_was_dropped_makes_the_calls_of_the_plain_step_and_no_other
             simple(model, batch)
     assert dropped == seen and not runs
     assert set(kinds[counts[1] :]) == {torch.Tensor} and set(read_by[counts[0] :]) == {here}
+
+
+def test_bytes_of_tensors_bound_what_is_ahead():
+    def loader():
+        while True:
+            yield {"x": torch.ones(1000), "again": None}  # 4,000 bytes, and as many are made of them
+
+    steps = engine.torch.smart_stage(lambda batch: batch["x"] * 2, loader(), capacity=50, capacity_bytes=20000, profile_steps=3, guard_steps=0)
+    for _ in range(4):
+        next(steps)
+    while not (stage := steps.stats()["stage"])["waiting"]:  # of which nothing else tells
+        time.sleep(0)
+    assert (stage["fill"], stage["fill_bytes"]) == (2, 16000)
+    steps.cancel()
