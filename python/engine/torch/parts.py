@@ -1,10 +1,9 @@
 """What modules hold of their own: parameters, buffers, modules and hooks, by name and in order, and whether they train.
 
-Looked at before each run, so what grows with the number of modules is compared in a few calls of C, as far as that goes."""
+Looked at before each run; usually a glance is enough (glance.py)."""
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -16,57 +15,35 @@ from . import glance
 
 HELD = ("_parameters", "_buffers", "_modules")
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_parts = operator.itemgetter("training", *HELD, *HOOKS)
-_shared = operator.itemgetter(*(f"_global{name}" for name in HOOKS))
-_each = itertools.chain.from_iterable
 
 
 class Parts:
     def __init__(self, modules: list[nn.Module]) -> None:
         of_torch_jit = torch.jit.ScriptModule  # whose parts lie elsewhere
         self.modules = [(m, vars(m)) for m in modules if not isinstance(m, of_torch_jit) and {*HELD, *HOOKS, "training"} <= vars(m).keys()]
-        self.vars = [own for _, own in self.modules]
         self.shared = vars(torch.nn.modules.module)  # holds the hooks of all modules
-        self.parts = self._parts()
-        self.tensors = [(own[n], name, t) for own in self.vars for n in ("_parameters", "_buffers") for name, t in own[n].items()]
-        held = [(own, name) for own in self.vars for name in HELD]
-        hooks = [(own, name) for own in self.vars for name in HOOKS] + [(self.shared, f"_global{name}") for name in HOOKS]
-        self.empty = [own[name] for own, name in (*held, *hooks) if not own[name]]
-        # By name: those that hold something, whose they are, and how much.
-        self.filled = {name: [own for own, n in held if n == name and own[name]] for name in HELD}
-        self.dicts = {name: [own[name] for own in of] for name, of in self.filled.items()}
-        self.sizes = {name: list(map(len, dicts)) for name, dicts in self.dicts.items()}
-        self.inside = self.dicts["_modules"]
-        self.names, self.values = list(_each(self.inside)), self._values()
-        self.hooks = [(own, name, own[name], list(own[name].items())) for own, name in hooks if own[name]]
-
-    def _parts(self) -> list[tuple[Any, ...]]:
-        return [*map(_parts, self.vars), _shared(self.shared)]
-
-    def _values(self) -> list[Any]:
-        return list(_each(held.values() for held in self.inside))
+        self.training = [own["training"] for _, own in self.modules]
+        self.tensors = [(own[n], name, t) for _, own in self.modules for n in ("_parameters", "_buffers") for name, t in own[n].items()]
+        places = [(own, name) for _, own in self.modules for name in (*HELD, *HOOKS)] + [(self.shared, f"_global{name}") for name in HOOKS]
+        self.held = [(own, name, own[name], dict(own[name])) for own, name in places]
 
     def changed(self) -> str:
         """What is no longer as it was; '' if nothing."""
-        for name, dicts in self.dicts.items():
-            if not all(map(operator.is_, map(operator.itemgetter(name), self.filled[name]), dicts)) or list(map(len, dicts)) != self.sizes[name]:
-                return "what a module holds"
-        for held, name, tensor in self.tensors:
-            if held.get(name) is not tensor:
-                return f"another tensor as '{name}'"
-        if list(_each(self.inside)) != self.names or not all(map(operator.is_, self._values(), self.values)):
-            return "another module inside of one"
-        if any(own[name] is not held or list(held.items()) != before for own, name, held, before in self.hooks):
-            return "hooks"
-        # What is left are empty dicts, and what the program may have put in the place of one. A dict is equal to itself without a look
-        # into it, so only those in a place of another are compared by what they hold.
-        if any(self.empty) or self._parts() != self.parts:
-            return "training or evaluation of a module, what a module holds, or hooks"
+        if [own["training"] for _, own in self.modules] != self.training:
+            return "training or evaluation of a module"
+        for own, name, held, before in self.held:
+            now = own[name]
+            if not (now or before):  # an empty one is as good as another
+                continue
+            if now is not held or list(now) != list(before) or not all(map(operator.is_, now.values(), before.values())):
+                if name in HELD and (other := [n for n in {**before, **now} if now.get(n) is not before.get(n)]):
+                    return f"'{other[0]}' of a module's {name[1:]}"
+                return "hooks" if name not in HELD else f"a module's {name[1:]}"
         return ""
 
     def noted(self) -> Iterator[glance.Place]:
         """All that changed() looks at."""
-        for own in self.vars:
+        for _, own in self.modules:
             yield glance.ITEM, own, "training", own["training"]
             for name in (*HELD, *HOOKS):
                 yield glance.ITEM, own, name, own[name]

@@ -1,8 +1,8 @@
 """Whether what runs ahead of a step saves more than it costs.
 
-To find in the step what was made ahead of it takes some 20 us a call, on the thread that trains. To make it with Python around it takes the
-stage's thread as much again, with the interpreter's lock, which the step needs, too; and a call takes longer there, where memory is cold. So
-short calls are made faster where they stand. While the first items run ahead, it is measured what their calls take on the stage's thread, and
+To find in the step what was made ahead of it takes Python code for each call, on the thread that trains. To make it takes the stage's thread
+as much again, with the interpreter's lock, which the step needs, too; and a call takes longer there, where memory is cold. So short calls are
+made faster where they stand. While the first items run ahead, it is measured what their calls take on the stage's thread, and
 what the step takes to find their results. If that is too much beside them, only the loader runs ahead from there on.
 
 Times are those of the processor, because a thread that waits for the interpreter's lock is not slower by itself."""
