@@ -95,5 +95,6 @@ def said(name: str, found: dict, prefix: str) -> str:
     """Which measurement it is."""
     header = found["header"]
     rounds = max(row["rounds"] for row in found["rows"] if row.get("group") in STEPS and "ratio" in row)
-    return (f"commit {header['commit'][:7]}, {header['date'][:10]}, {header['cores']} cores of {header['cpu']}, "
+    changed = " and changes" if header["commit"].endswith("and changes") else ""
+    return (f"commit {header['commit'][:7]}{changed}, {header['date'][:10]}, {header['cores']} cores of {header['cpu']}, "
             f"{rounds} rounds, tables with {header.get('scale', SCALE):.0%} of the data sets' cardinalities, [rows]({prefix}perf/results/{name})")  # fmt: skip

@@ -2,10 +2,10 @@
 #include <atomic>
 #include <limits>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "area_state.h"
+#include "base/processors.h"
 
 namespace engine::detail {
 
@@ -61,7 +61,7 @@ StageOptions Checked(StageOptions options) {
   ENGINE_STAGE_OPTIONS(ENGINE_CHECK_STAGE_OPTION)
 #undef ENGINE_CHECK_STAGE_OPTION
   if (options.max_threads == 0 && options.autotune)  // because the count asks the system
-    options.max_threads = static_cast<int>(std::thread::hardware_concurrency());
+    options.max_threads = detail::UsableProcessors();
   options.max_threads = std::max(options.max_threads, options.num_threads);
   options.max_capacity = std::max(options.max_capacity, options.capacity);
   const int lanes = StageLanes(options.engine, options.device);

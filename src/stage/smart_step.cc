@@ -9,8 +9,8 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
+#include "base/processors.h"
 #include "crossing.h"
 #include "partition.h"
 #include "stage_lane.h"
@@ -31,7 +31,7 @@ constexpr double kHandOver = 2e-6;
 constexpr double kApart = 0.1;
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-// What all threads of the process have used.
+// What all threads of the process have used. Other processes, such as a DataLoader's workers, are not seen.
 double ProcessorSeconds() {
   timespec used{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
@@ -179,7 +179,7 @@ struct SmartStep::State {
   }
   // Whether a stage pays beside steps that keep so many processors busy, as far as costs and processors tell.
   bool HasRoom(const std::vector<double>& processors) const {
-    return detail::HasRoom(processors, std::thread::hardware_concurrency()) &&
+    return detail::HasRoom(processors, detail::UsableProcessors()) &&
            cut->serial_seconds >= (1 + detail::kWorth) * cut->step_seconds;
   }
   // A step of a block of whole steps is about to be started; `first`: of the block.

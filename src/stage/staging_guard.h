@@ -46,7 +46,7 @@ constexpr double kWorth = 0.02;
 
 // Whether a stage's thread finds a processor beside a step. `busy`: how many processors the process kept busy in each step
 // that was profiled; none were: then nobody knows.
-inline bool HasRoom(const Times& busy, unsigned processors) {
+inline bool HasRoom(const Times& busy, int processors) {
   constexpr double kRoom = 0.75;  // of a processor
   return !busy.empty() && processors - Median(busy) >= kRoom;
 }

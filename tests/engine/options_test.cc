@@ -1,7 +1,10 @@
 // Options: checked when the engine is made; the environment is read in one place. Bad input names what is allowed.
+#include <sched.h>
+
 #include <climits>
 #include <cstdint>
 #include <cstdlib>
+#include <thread>
 
 #include "support/engine_test.h"
 
@@ -20,10 +23,21 @@ std::string Refused(void (*change)(EngineOptions&)) {
   return RefusalOf([&] { Engine eng(o); });
 }
 
-TEST(OptionsTest, DefaultIsOneWorkerACore) {
+TEST(OptionsTest, DefaultIsOneWorkerACoreThatTheProgramMayUse) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
   Engine eng;
-  EXPECT_EQ(eng.workers(), static_cast<int>(std::thread::hardware_concurrency()));
+  EXPECT_EQ(eng.workers(), CPU_COUNT(&allowed));
   EXPECT_EQ(eng.policy(), Policy::kThreaded);
+
+  std::thread([] {  // as in a container, or under taskset
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<size_t>(sched_getcpu()), &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    EXPECT_EQ(Engine().workers(), 1);
+  })
+      .join();
 }
 
 TEST(OptionsTest, ValuesOutOfRangeAreRefusedByName) {

@@ -17,28 +17,35 @@ _ALIGNMENT = 256  # of each tensor in a packed buffer: that of an allocation on 
 
 
 class Mover:
-    """Copies for one stage. ``stream_id``: 0 is a stream that all such stages share, others are their own."""
+    """Copies for one stage. ``stream_id``: 0 is a stream that all such stages share, others are their own. On the device
+    that was the current one of the thread whose step ran last."""
 
-    _streams: dict[int, Any] = {}
+    _streams: dict[tuple[int, int], Any] = {}  # by device and number
     _lock = threading.Lock()
 
     def __init__(self, stream_id: int) -> None:
-        self._number = stream_id
+        self._number, self._device = stream_id, 0
+
+    def step(self) -> None:
+        """The calling thread runs the steps."""
+        if torch.cuda.is_initialized():
+            self._device = torch.cuda.current_device()
 
     def _stream(self) -> Any:
+        key = self._device, self._number
         with self._lock:
-            if self._number not in self._streams:
-                self._streams[self._number] = torch.cuda.Stream()
-            return self._streams[self._number]
+            if key not in self._streams:
+                self._streams[key] = torch.cuda.Stream(self._device)
+            return self._streams[key]
 
     def stream(self, ahead: bool) -> Any:
-        """The block in which work for an item runs: on the stage's stream, if it runs ahead of the step."""
-        used = ahead and torch.cuda.is_available() and torch.cuda.is_initialized()
-        return torch.cuda.stream(self._stream()) if used else contextlib.nullcontext()
+        """The block in which work for an item runs: on the stage's stream, if it runs ahead of the step. The stream's device
+        is the current one inside."""
+        return torch.cuda.stream(self._stream()) if ahead and torch.cuda.is_initialized() else contextlib.nullcontext()
 
     def mark(self, ahead: bool) -> Any:
         """An event behind what this thread gave its stream; None if there is no stream."""
-        if not (ahead and torch.cuda.is_available() and torch.cuda.is_initialized()):
+        if not (ahead and torch.cuda.is_initialized()):
             return None
         event = torch.cuda.Event()
         event.record()
@@ -95,5 +102,6 @@ def copied(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
 
 
 def _view(buffer: Tensor, place: int, like: Tensor) -> Tensor:
-    """The part of the buffer that is a tensor like that one."""
-    return buffer[place : place + like.numel() * like.element_size()].view(like.dtype).view(like.shape)
+    """The part of the buffer that is a tensor like that one, with the strides that a copy of it alone would have."""
+    part = buffer[place : place + like.numel() * like.element_size()].view(like.dtype)
+    return part.as_strided(like.shape, torch.empty_like(like, device="meta").stride())

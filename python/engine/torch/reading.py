@@ -5,9 +5,11 @@ each of them gets depends on their order: then every item is read on the thread 
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import threading
+import time
 import warnings
 from typing import Any, Callable, Iterator
 
@@ -15,17 +17,19 @@ import torch
 
 from engine.sources import data_of
 
-_LAZY = 2  # steps that are watched where none is profiled
+LAZY = 2  # steps that are watched where none is profiled; fewer show nothing
+_AT_ONCE = 8  # ignored errors in a row without a pause, as of any stage
 
 
 class Slot:
     """An item that was read, or is when its step begins. ``error``: what the loader raised instead of it; an EndOfLoader at
-    the end. The engine sees the slot alone, so it doesn't look for the memory of each tensor in the item."""
+    the end. ``left_out``: how many errors were ignored up to it. The engine sees the slot alone, so it does not look for the
+    memory of each tensor in the item."""
 
-    __slots__ = ("data", "error", "read")
+    __slots__ = ("data", "error", "read", "left_out")
 
-    def __init__(self, data: Any = None, read: bool = False) -> None:
-        self.data, self.error, self.read = data, None, read  # type: ignore[var-annotated]
+    def __init__(self, data: Any = None, read: bool = False, left_out: int = 0) -> None:
+        self.data, self.error, self.read, self.left_out = data, None, read, left_out  # type: ignore[var-annotated]
 
 
 class EndOfLoader(Exception):
@@ -33,22 +37,25 @@ class EndOfLoader(Exception):
 
 
 class Reading:
-    """Iterates over a loader for a stage. ``watched``: how many steps run in turn with the reads because the stage profiles
-    them; 0: none, so the first items are given as slots, which the steps fill; below 0: nothing is watched.
+    """Iterates over a loader for a stage. ``skip``: how many items are left out first, those whose errors are ignored among
+    them. ``watched``: how many steps run in turn with the reads because the stage profiles them; 0: none, so the first items
+    are given as slots, which the steps fill; below 0: nothing is watched. What a loader raises that is ``ignored`` is skipped
+    by the stage, and by this class where it fills slots.
 
     Threads: one at a time iterates, another one may run steps.
     """
 
-    def __init__(self, loader: Iterator[Any], watched: int, closed: Any, ignored: Any, budget: int) -> None:
-        self._loader, self._closed, self._ignored, self._budget = loader, closed, ignored, budget
+    def __init__(self, loader: Iterator[Any], skip: int, watched: int, closed: Any, ignored: Any, budget: int) -> None:
+        self._loader, self._skip, self._closed, self._ignored, self._budget = loader, skip, closed, ignored, budget
         self._lock = threading.RLock()
         self._waiting: list[Slot] = []
-        self._left = max(0, watched) if watched else _LAZY  # steps that are still watched
+        self._left = max(0, watched) if watched else LAZY  # steps that are still watched
         self._lazy = watched == 0
         self._step: set[str] = set()  # generators that a step has drawn from
         self._source: set[str] = set()  # those that a read behind the first step has
         self.why = ""  # why items are read in turn with the steps
         self.items = 0  # how many were read
+        self.left_out = 0  # how many errors of the loader were ignored here
         self.error: BaseException | None = None  # what the loader ended with
 
     def __iter__(self) -> Reading:
@@ -65,7 +72,7 @@ class Reading:
                 raise StopIteration
             if self.error is not None:
                 raise self.error
-            return Slot(data_of(self._read()), True)
+            return Slot(data_of(self._read()), True, self.left_out)
 
     def given(self, slot: Slot) -> Any:
         """The item of a step that begins. It raises what the loader raised instead."""
@@ -104,29 +111,42 @@ class Reading:
             self._lazy = False
 
     def _fill(self) -> None:
-        slot = self._waiting.pop(0)
+        slot = self._waiting[0]
         try:
             if self.error is not None:
                 raise self.error
-            slot.data = data_of(self._read())
+            slot.data = data_of(self._read_past_ignored())
         except BaseException as error:
+            if not isinstance(error, (Exception, *self._closed)):  # Ctrl-C: the item is still to be read
+                raise
             if self.error is None:
                 self.error = EndOfLoader() if isinstance(error, (StopIteration, *self._closed)) else error
             slot.error = self.error
-        slot.read = True
+        slot.read, slot.left_out = True, self.left_out
+        self._waiting.pop(0)
 
-    def _read(self) -> Any:
-        # What the first read draws comes before the first step, whichever way items are read.
-        before = states() if self._left and self.items else None
+    def _read_past_ignored(self) -> Any:
+        """The next item behind errors that are ignored, up to the budget in a row, with a stage's pauses."""
+        in_a_row = 0
         while True:
             try:
-                data = next(self._loader)
+                return self._read()
             except self._ignored:
-                if not self._lazy or self._budget <= 0:
+                in_a_row += 1
+                if in_a_row > self._budget:
                     raise
-                self._budget -= 1
-                continue
-            break
+                self.left_out += 1
+                if in_a_row > _AT_ONCE:
+                    time.sleep(min(1.0, 1e-3 * 2 ** (in_a_row - _AT_ONCE - 1)))
+
+    def _read(self) -> Any:
+        while self._skip:
+            self._skip -= 1
+            with contextlib.suppress(*self._ignored):
+                next(self._loader)
+        # What the first read draws comes before the first step, whichever way items are read.
+        before = states() if self._left and self.items else None
+        data = next(self._loader)
         self.items += 1
         if before is not None:
             self._source |= drawn_from(before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,6 +27,13 @@ _numbers = itertools.count()
 compiled: weakref.WeakSet[Region] = weakref.WeakSet()  # for explain
 
 
+class _Here(threading.local):
+    """Of a thread that calls a graph: the way that its last call runs, backward too, and what is measured of it."""
+
+    mode = IN_TURN
+    pending: Measured | None = None
+
+
 class Region:
     """What Dynamo gave as one graph: eager, or as programs of the engine, whichever measures faster."""
 
@@ -38,8 +46,7 @@ class Region:
         # Those that the first call was given, by id: as a set they would be compared by their numbers.
         self.parameters: weakref.WeakValueDictionary[int, torch.nn.Parameter] = weakref.WeakValueDictionary()
         self.warmed = 0
-        self.mode = IN_TURN
-        self.pending: Measured | None = None
+        self.here = _Here()
         partition = default_partition if options.partition == "default" else min_cut_rematerialization_partition
         self.compiled = aot_autograd(fw_compiler=self._compiler("forward"), bw_compiler=self._compiler("backward"),
                                      inference_compiler=self._compiler("inference"), partition_fn=partition,
@@ -55,7 +62,7 @@ class Region:
                 program = self.programs[kind] = Program(graph, self.options, kind)
 
             def call(args: list[Any]) -> list[Any]:
-                return program.run(args, self.mode)
+                return program.run(args, self.here.mode)
 
             call._boxed_call = True  # type: ignore[attr-defined]
             return call
@@ -77,22 +84,23 @@ class Region:
     def __call__(self, *args: Any) -> Any:
         if Staged in map(type, args):  # of a smart stage: torch's own checks of a first call refuse the class
             args = tuple([plain(a) if type(a) is Staged else a for a in args])
-        if self.pending is not None:
-            if not self.pending.backward:
-                self.pending.tell()
-            self.pending = None
+        here = self.here
+        if here.pending is not None:
+            if not here.pending.backward:
+                here.pending.tell()
+            here.pending = None
         elif not self.called:
             self.called = True
             self.parameters.update({id(a): a for a in args if isinstance(a, torch.nn.Parameter)})
         mode, measured = self.choice.next()
         call = self.eager if mode == EAGER else self.compiled
-        self.mode = mode if mode != EAGER else IN_TURN
+        here.mode = mode if mode != EAGER else IN_TURN
         if measured:
-            self.pending = Measured(self.choice, mode)
+            here.pending = Measured(self.choice, mode)
             try:
-                return self.pending.forward(call, args)
+                return here.pending.forward(call, args)
             except BaseException:
-                self.pending = None  # what it cost tells nothing
+                here.pending = None  # what it cost tells nothing
                 raise
         if self.choice.preparing:
             self.warmed += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import threading
 from typing import Any, Callable, Iterator
@@ -17,7 +16,7 @@ from engine.stages import exception_types
 
 from . import ahead, memory
 from .moving import Mover
-from .reading import EndOfLoader, Reading, Slot
+from .reading import LAZY, EndOfLoader, Reading, Slot
 from .staged import plain
 from .team import Team, set_intra_op_threads
 
@@ -25,18 +24,18 @@ _LEARNING = 2  # steps from whose calls the program is learned before it counts
 
 
 class _Ready:
-    """An item on its way to the step. item: None if the step gets ``data`` as it is; a Slot is read by the step."""
+    """An item on its way to the step. item: None if the step gets it as the loader gave it. late: it was not read ahead."""
 
-    __slots__ = ("data", "item", "event")
+    __slots__ = ("slot", "item", "event", "late")
 
-    def __init__(self, data: Any, item: ahead.Item | None, event: Any) -> None:
-        self.data, self.item, self.event = data, item, event
+    def __init__(self, slot: Slot, item: ahead.Item | None = None, event: Any = None, late: bool = False) -> None:
+        self.slot, self.item, self.event, self.late = slot, item, event, late
 
     @property
     def nbytes(self) -> int:
         """Bytes of the item's arrays and tensors, and of those that were made of it. The stage asks where they are bounded."""
         made = self.item.made if self.item else []
-        return sum(high - low for space, low, high in {*memory_of([self.data, made])} if space != "id")
+        return sum(high - low for space, low, high in {*memory_of([self.slot.data, made])} if space != "id")
 
 
 class SmartStage:
@@ -61,19 +60,24 @@ class SmartStage:
         self._on_cpu = options.stage_subgraph_on_cpu
         inter_op, self._intra_op = _threads_of(options)
         # Nodes on a GPU all go to one stream, so threads would bring nothing there.
-        self._team = Team(inter_op, self._intra_op) if inter_op > 1 and not torch.cuda.is_available() else None
+        self._team = Team(inter_op, self._intra_op, options.num_threads) if inter_op > 1 and not torch.cuda.is_available() else None
         self._items = 0
         self._profiled = 0 if options.do_smart_stage is False else max(_LEARNING, options.profile_steps)
         self._here = threading.local()  # in threads that run steps: calls is True
+        if options.profile_steps == 1:
+            options = dataclasses.replace(options, profile_steps=LAZY)
         options = dataclasses.replace(options, stage_subgraph_on_cpu=False, graph=None)  # moved by this class
         self._engine = options.engine or engine.default()
         run_ahead = engine.op(name="what depends on the item alone")(self._ahead)
-        source = itertools.islice(iter(loader), skip, None) if skip else iter(loader)
         closed, ignored = (exception_types(name, getattr(options, name)) for name in ("closed_exception_types", "ignored_exception_types"))
+        judged = bool(ignored) or closed != SmartStageOptions.closed_exception_types  # then no step is profiled
         # Without a stage items are read in turn anyway.
-        self._reading = Reading(source, -1 if options.do_smart_stage is False else options.profile_steps, closed, ignored, options.ignored_budget)
+        watched = -1 if options.do_smart_stage is False else 0 if judged else options.profile_steps
+        self._reading = Reading(iter(loader), skip, watched, closed, ignored, options.ignored_budget)
         self._steps = engine.data.smart_stage(lambda item: run_ahead(item), self._reading, options)
         self._turns = _Turns(options.num_clients)
+        self._left_out = 0  # errors of the loader that were ignored up to the last step, where the stage does not see them
+        self._interrupted: _Ready | None = None  # whose item could not be read because of Ctrl-C
 
     def _ahead(self, slot: Slot) -> _Ready:
         whole = getattr(self._here, "calls", False)
@@ -81,26 +85,27 @@ class SmartStage:
             set_intra_op_threads(self._intra_op)
         self._items += 1
         if not slot.read or slot.error is not None:
-            return _Ready(slot, None, None)
-        data = slot.data
+            return _Ready(slot, late=True)
         if self._compiled or self.program.worth.lost or (whole and self._items > self._profiled):
-            return _Ready(data, None, None)  # steps that run whole run as the program was written
-        item = ahead.Item(self.program, data)
+            return _Ready(slot)  # steps that run whole run as the program was written
+        item = ahead.Item(self.program, slot.data)
         with self._mover.stream(not whole):
             self.program.run(item, self._mover.packed if self._on_cpu else None, None if whole else self._team)
-            return _Ready(data, item, self._mover.mark(not whole))
+            return _Ready(slot, item, self._mover.mark(not whole))
 
     def _rest(self, ready: _Ready) -> Any:
         try:
-            if type(ready.data) is Slot:  # nothing of it could run ahead, but what can is learned
-                ready.data = self._reading.given(ready.data)
-                if not self._compiled and not self.program.worth.lost and not self._reading.why:
-                    ready.item = ahead.Item(self.program, ready.data)
+            data = self._reading.given(ready.slot)
+            self._left_out = ready.slot.left_out
+            # Nothing of an item that is read late could run ahead, but what can is learned.
+            if ready.late and not self._compiled and not self.program.worth.lost and not self._reading.why:
+                ready.item = ahead.Item(self.program, data)
             if ready.item is None:
-                return self._reading.watched(self._step, ready.data)
+                return self._reading.watched(self._step, data)
             self._mover.wait(ready.event, ready.item.made)
             return plain(self._reading.watched(self._step, ready.item.data()))
         finally:
+            self._interrupted = None if ready.slot.read else ready
             if ready.item:
                 ready.item.end()
 
@@ -110,8 +115,11 @@ class SmartStage:
     def __next__(self) -> Any:
         self._here.calls = True
         with self._turns:
-            with self._engine.policy_block("inline"):  # what is not run ahead runs here, not on a worker
-                ready = next(self._steps).get()
+            self._mover.step()
+            ready = self._interrupted
+            if ready is None:
+                with self._engine.policy_block("inline"):  # what is not run ahead runs here, not on a worker
+                    ready = next(self._steps).get()
             try:
                 return self._rest(ready)
             except EndOfLoader:
@@ -128,13 +136,14 @@ class SmartStage:
 
     @property
     def position(self) -> int:
-        """How many items of the loader are done with, those that were skipped among them; a program that resumes passes
-        it as ``skip``."""
+        """How many items of the loader are done with, those that were skipped or ignored among them; a program that resumes
+        passes it as ``skip``."""
         return self._skip + self._done(self._steps.position)
 
     def _done(self, position: int) -> int:
         """Items that are read in turn with the steps are asked for before it is known whether the loader has them."""
-        return position if self._reading.error is None else min(position, self._reading.items)
+        position -= self._interrupted is not None
+        return (position if self._reading.error is None else min(position, self._reading.items)) + self._left_out
 
     @property
     def report(self) -> dict[str, Any]:
@@ -142,9 +151,9 @@ class SmartStage:
         return {**self._steps.report, "in_turn": self._reading.why}
 
     def stats(self) -> dict[str, Any]:
-        """As ``engine.data.SmartStage.stats``; ``position`` counts the items after those that were skipped."""
+        """As ``engine.data.SmartStage.stats``; ``position`` counts the items after those of ``skip``."""
         stats = self._steps.stats()
-        return {**stats, "position": self._done(stats["position"])}
+        return {**stats, "position": self._done(stats["position"]), "skipped": stats["skipped"] + self._reading.left_out}
 
     def explain(self) -> str:
         """Which calls run ahead of the step, why others do not, and what was decided, as text."""

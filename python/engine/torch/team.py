@@ -37,11 +37,12 @@ def set_intra_op_threads(threads: int) -> bool:
 
 
 class Team:
-    """``threads`` that work on a list together, the calling one among them; each uses ``intra_op`` threads in a call."""
+    """``threads`` that work on a list together, the calling one among them; each uses ``intra_op`` threads in a call.
+    ``callers``: how many lists are worked on at once."""
 
-    def __init__(self, threads: int, intra_op: int) -> None:
+    def __init__(self, threads: int, intra_op: int, callers: int = 1) -> None:
         self.threads = threads
-        self._others = ThreadPoolExecutor(threads - 1, "stage-inter-op", set_intra_op_threads, (intra_op,))
+        self._others = ThreadPoolExecutor((threads - 1) * callers, "stage-inter-op", set_intra_op_threads, (intra_op,))
 
     def each(self, function: Callable[[int], Any], work: list[int]) -> None:
         """Calls ``function`` with each number, and returns when all calls have."""

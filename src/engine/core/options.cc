@@ -3,9 +3,9 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 
 #include "base/engine_limits.h"
+#include "base/processors.h"
 #include "core/core.h"
 
 namespace engine {
@@ -119,7 +119,7 @@ EngineOptions CheckedOptions(EngineOptions o) {
     if (same > 1)
       throw UsageError("EngineOptions::pools has two pools named '" + pool.name + "'; their names must differ");
   }
-  if (o.workers == -1) o.workers = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (o.workers == -1) o.workers = UsableProcessors();
   return o;
 }
 

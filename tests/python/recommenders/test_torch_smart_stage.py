@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import engine
 import engine.torch
-from engine.torch import ahead, moving, staged
+from engine.torch import ahead, staged
 
 AT_ONCE = {"profile_steps": 0, "guard_steps": 0}  # staged from the first step on
 WAYS = [{}, AT_ONCE, {"profile_steps": 2, "guard_steps": 2}, {**AT_ONCE, "num_threads": 2, "capacity": 4},
@@ -307,30 +307,6 @@ def test_position_says_where_to_go_on(options):
             position = min(24, position + 7)
             assert steps.position == position
     assert seen == expected
-
-
-def test_moves_to_a_device_are_packed_into_one_copy(monkeypatch):
-    copies = []
-    copied = moving.copied
-    monkeypatch.setattr(
-        moving, "copied", lambda tensors, device: copies.append(len(tensors)) or copied(tensors, device)
-    )
-
-    def step(batch):
-        x, ids = batch["x"].to("meta"), (batch["ids"] * 2).to(torch.device("meta"), non_blocking=True)
-        return (x * 2).shape, ids.dtype, x.device.type, ids.device.type
-
-    seen, steps = results(step, stage_subgraph_on_cpu=True, **AT_ONCE)
-    assert seen == [(torch.Size([6, 4]), torch.int64, "meta", "meta")] * 24
-    assert len(copies) >= 20 and set(copies[-16:]) == {2}  # earlier items may be read while the program is half learned
-
-
-def test_packed_tensors_are_equal_to_what_they_were():
-    made = [torch.randn(3, 5), torch.arange(7), torch.tensor(2.5), torch.zeros(0, 4), torch.randn(4, 6).T,
-            torch.tensor([True, False]), torch.randn(3).bfloat16()]  # fmt: skip
-    there = moving.copied(made, torch.device("cpu"))
-    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(made, there))
-    assert len({t.untyped_storage().data_ptr() for t in there}) == 1
 
 
 def test_a_stage_has_an_intra_op_team_of_its_own():

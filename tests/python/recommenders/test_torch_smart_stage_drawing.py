@@ -16,7 +16,9 @@ import engine
 import engine.torch
 
 AT_ONCE = {"profile_steps": 0, "guard_steps": 0}  # staged from the first step on
-WAYS = [{}, AT_ONCE, {**AT_ONCE, "capacity": 4}, {"profile_steps": 3, "guard_steps": 4, "capacity": 2}]
+WAYS = [{}, AT_ONCE, {**AT_ONCE, "capacity": 4}, {"profile_steps": 3, "guard_steps": 4, "capacity": 2}, {"profile_steps": 1, "guard_steps": 0},
+        {"ignored_exception_types": ValueError}, {"ignored_exception_types": ValueError, "guard_steps": 0, "capacity": 4},
+        {"closed_exception_types": (StopIteration, EOFError), "guard_steps": 0}]  # fmt: skip
 IN_TURN = "the loader and the step both draw from "
 
 
@@ -122,6 +124,66 @@ def test_a_loader_that_is_read_in_turn_is_left_in_the_middle():
 @pytest.mark.parametrize("count", range(4))
 def test_loaders_with_few_items(count):
     assert list(engine.torch.smart_stage(doubled, rows(count), **AT_ONCE)) == [doubled(row) for row in rows(count)]
+
+
+class Rows:
+    """Rows, and at some places errors. ``draws``: so that they are read in turn with steps that draw, too."""
+
+    def __init__(self, count, errors, draws=False):
+        self.errors, self.draws, self.places = errors, draws, iter(range(count))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        place = next(self.places)
+        if place in self.errors:
+            raise self.errors[place]
+        return torch.full((2,), float(place)) + (0 * torch.rand(2) if self.draws else 0)
+
+
+IGNORING = [{**options, "ignored_exception_types": ValueError} for options in
+            ({}, AT_ONCE, {**AT_ONCE, "capacity": 4}, {"guard_steps": 0, "capacity": 3}, {"do_smart_stage": False})]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:engine.torch.smart_stage")
+@pytest.mark.parametrize("draws", [False, True])
+@pytest.mark.parametrize("options", IGNORING)
+def test_rows_that_are_ignored_end_nothing(options, draws):
+    step = (lambda x: (F.dropout(x, 0.5), int(x[0]))[1]) if draws else (lambda x: int(x[0]))
+    errors = {place: ValueError("malformed") for place in (0, 1, 3, 6, 7, 12)}
+    expected = [place for place in range(20) if place not in errors]
+    steps = engine.torch.smart_stage(step, Rows(20, errors, draws), **options)
+    seen = []
+    for number in steps:
+        seen.append(number)
+        assert steps.position == number + 1  # what a program that resumes leaves out
+    assert seen == expected
+    assert steps.stats()["skipped"] == len(errors)
+    for at in (1, 4, 8):
+        assert list(engine.torch.smart_stage(step, Rows(20, errors, draws), skip=at, **options)) == [n for n in expected if n >= at]
+
+
+@pytest.mark.filterwarnings("ignore:engine.torch.smart_stage")
+@pytest.mark.parametrize("options", IGNORING)
+def test_the_budget_of_ignored_errors_is_of_those_in_a_row(options):
+    step = lambda x: (F.dropout(x, 0.5), int(x[0]))[1]  # noqa: E731
+    errors = {place: ValueError(f"malformed in line {place}") for place in range(40) if place % 4 or place > 30}
+    steps = engine.torch.smart_stage(step, Rows(40, errors, True), ignored_budget=3, **options)
+    assert [next(steps) for _ in range(8)] == list(range(0, 32, 4))
+    with pytest.raises(ValueError, match="malformed in line 32|malformed in line 34|malformed in line 35"):
+        next(steps)
+
+
+def test_what_is_read_in_turn_when_ctrl_c_comes_is_read_again():
+    given = Rows(8, {1: KeyboardInterrupt()}, True)
+    steps = engine.torch.smart_stage(lambda x: (F.dropout(x, 0.5), int(x[0]))[1], given, **AT_ONCE)
+    assert next(steps) == 0
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+    assert steps.position == 1
+    with pytest.warns(UserWarning, match=IN_TURN):
+        assert list(steps) == [2, 3, 4, 5, 6, 7]
 
 
 @torch.library.custom_op("engine_tests::noisy", mutates_args=())

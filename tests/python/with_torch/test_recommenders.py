@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from support import MODES, check, close, same
+from support import MODES, check, close, compiled, same
 
 import engine.torch
 
@@ -55,6 +55,46 @@ def test_outputs_and_gradients_of_every_model_are_those_of_eager(forced, name):
           before=lambda step: forced(MODES[step // 2]))  # fmt: skip
 
 
+@pytest.mark.parametrize("name", list(MODELS))
+def test_batches_of_many_sizes_need_no_more_graphs_than_torchs_own(forced, name):
+    forced("workers")
+    data, model = data_of(name), MODELS[name].make(data_of(name), False)
+    found, graphs = [], []
+    for called in (compiled(model, dynamic=True), torch.compile(model, backend="eager", dynamic=True), model):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        found.append([])
+        for rows in (6, 9, 17, 4):
+            inputs, label = batch(data, rows, rows)
+            model.zero_grad()
+            out = called(inputs)
+            torch.nn.functional.binary_cross_entropy_with_logits(out, label).backward()
+            found[-1].append((out, [p.grad for p in model.parameters()]))
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    for ours, theirs in zip(found[0], found[2]):
+        close(*ours[:1], *theirs[:1])
+        close(ours[1], theirs[1])
+    assert graphs[0] == graphs[1]
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_autocast_casts_as_torchs_own_graphs_do(forced, name):
+    """Its partition keeps numbers of fewer bits, so gradients are compared with those of a graph that torch itself runs."""
+    forced("workers")
+    data = data_of(name)
+    models = [MODELS[name].make(data, False)]
+    models.append(copy.deepcopy(models[0]))
+    found = []
+    for called, model in zip((compiled(models[0]), torch.compile(models[1], backend="aot_eager")), models):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            inputs, label = batch(data, 5)
+            out = called(inputs)
+        torch.nn.functional.binary_cross_entropy_with_logits(out.float(), label).backward()
+        found.append((out, [p.grad for p in model.parameters()]))
+    same(found[0][0], found[1][0])
+    close(found[0][1], found[1][1])
+
+
 @pytest.mark.parametrize("name", ["dlrm", "din"])
 def test_sparse_gradients_of_tables_are_those_of_eager(forced, name):
     forced("workers")
@@ -81,8 +121,8 @@ def test_a_whole_step_of_every_model_leaves_the_weights_of_the_eager_one(forced,
 
         return step
 
-    compiled, eager = engine.torch.compile_step(step_of(ours), options={"workers": 2}), step_of(theirs)
+    step, eager = engine.torch.compile_step(step_of(ours), options={"workers": 2}), step_of(theirs)
     for seed in range(3):
-        same(compiled(*batch(data, seed)), eager(*batch(data, seed)))
-    assert not compiled.why_eager
+        same(step(*batch(data, seed)), eager(*batch(data, seed)))
+    assert not step.why_eager
     same(dict(ours.state_dict()), dict(theirs.state_dict()))
