@@ -83,9 +83,8 @@ struct SmartStep::State {
   double asked = 0;        // when the next step was asked for; while steps are profiled or compared
   double returned = 0;     // when the last profiled step was over, and what the process had used by then
   double used = 0;
-  double compared = 0;  // when the last comparison ended
-  // Of a block of whole steps that are compared: when the first one was started, and what the process had used by then.
-  double block_began = 0, block_used = 0;
+  double compared = 0;      // when the last comparison ended
+  detail::BlockBusy block;  // the last block of whole steps that are compared
 
   void Check() {
     const std::string label = "smart stage '" + options.stage.name + "': ";
@@ -184,12 +183,8 @@ struct SmartStep::State {
   }
   // A step of a block of whole steps is about to be started; `first`: of the block.
   void LookForRoom(bool first) {
-    const double now = Now(), used_now = ProcessorSeconds();
-    if (first) {
-      block_began = now, block_used = used_now;
-    } else {
-      guard->SetRoom(HasRoom({(used_now - block_used) / (now - block_began)}));
-    }
+    block.Started(first, Now(), ProcessorSeconds());
+    if (!first) guard->SetRoom(HasRoom(block.each()));
   }
   // As MakeCut, behind a step that runs already; false without memory for it: nothing is decided then.
   bool CutIfThereIsMemory() {

@@ -51,6 +51,26 @@ inline bool HasRoom(const Times& busy, int processors) {
   return !busy.empty() && processors - Median(busy) >= kRoom;
 }
 
+// How many processors a block of whole steps keeps busy, from the start of each step to that of the next. A pause of the
+// caller's is in one of these times, so the median does not see it.
+class BlockBusy {
+ public:
+  // A step is started at `now`, when the process has used so many seconds of processors; `first`: of the block.
+  void Started(bool first, double now, double used) {
+    if (first) {
+      each_.clear();
+    } else {
+      each_.push_back((used - used_) / (now - now_));
+    }
+    now_ = now, used_ = used;
+  }
+  const Times& each() const { return each_; }
+
+ private:
+  Times each_;
+  double now_ = 0, used_ = 0;
+};
+
 class StagingGuard {
  public:
   using Ran = SmartStep::Ran;

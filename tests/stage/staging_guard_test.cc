@@ -381,6 +381,21 @@ TEST(StagingGuardTest, ProcessorsAreIdleBesideAStepOrNot) {
   EXPECT_FALSE(detail::HasRoom({}, 64));
 }
 
+TEST(StagingGuardTest, APauseOfTheCallerIsNoRoom) {
+  detail::BlockBusy block;
+  double now = 5, used = 1;
+  block.Started(true, now, used);
+  for (int step = 1; step < 5; ++step) {
+    now += step == 1 ? 2.03 : 0.03, used += 0.057;  // two threads in each step; behind the first one nothing for 2 s
+    block.Started(false, now, used);
+  }
+  EXPECT_FALSE(detail::HasRoom(block.each(), 2));
+  EXPECT_TRUE(detail::HasRoom({(used - 1) / (now - 5)}, 2));  // of the block as a whole it would seem so
+  block.Started(true, now += 1, used);
+  block.Started(false, now += 0.03, used += 0.03);
+  EXPECT_TRUE(detail::HasRoom(block.each(), 2));
+}
+
 TEST(StagingGuardTest, WithRoomAStageIsOpenFromTheBeginningAndClosedIfStepsAreSlower) {
   for (const size_t capacity : {1, 4, 40}) {
     for (const double staged : {0.7, 0.95, 1.0, 1.1, 1.5}) {
