@@ -357,6 +357,7 @@ TEST(CountersWakeTest, AnIdleWorkerSpinsBesideOneThatIsBusy) {
   }
   EXPECT_LE(eng.stats().sleeps - slept, kRounds / 4u) << "a worker slept between two ops, a second before it should";
   end.Open();
+  eng.Wait(a);
 }
 
 TEST(CountersSizeTest, PendingOpWithFourVarsTakesAtMost256Bytes) {
