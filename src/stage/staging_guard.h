@@ -17,7 +17,8 @@
 //
 // Where processors are idle beside a step, a stage nearly always pays, and noise is what would say otherwise. There it is open
 // from the beginning, without a trial, and is compared with whole steps as any stage that runs. A tie goes to the stage, and so
-// does doubt: it is closed where steps are slower with it by more than the error of what was measured.
+// does doubt: it is closed where steps are slower with it by more than the error of what was measured. One comparison or two close
+// it only where they leave no doubt: else it is compared again at once.
 //
 // A step that takes far longer than usual is other work on the machine as often as its own way's fault. So it counts, but only
 // up to a bound. The first steps of a trial may take longer by what is read beside them, which is nearly all that the trial reads:
@@ -110,11 +111,11 @@ class StagingGuard {
   };
   Gain gain() const { return gain_; }
   // Whether no doubt is left: a stage pays, or it does not.
-  bool sure() const { return decided_ && !tried_ && Sure(gain_); }
+  bool sure() const { return decided_ && !tried_ && !again_ && Sure(gain_); }
 
   // Whether it is time to compare again.
   bool due() const {
-    return phase_ == kRest && (!decided_ || tried_ ||
+    return phase_ == kRest && (!decided_ || tried_ || again_ ||
                                (!window_.empty() && saved_ >= price_ * static_cast<double>(cost_[staged_ ? 0 : 1])));
   }
   // Whether processors are idle beside whole steps, as those of this comparison have shown.
@@ -168,7 +169,9 @@ class StagingGuard {
   static constexpr double kSure = 0.25, kDoubtful = 0.01;
   // Standard errors: to stage after the first comparison, and after later ones, which are many.
   static constexpr double kFirst = 1.7, kLater = 2.5;
-  static constexpr double kTie = 1.5;       // and to close a stage that has room
+  static constexpr double kTie = 1.5;  // and to close a stage that has room
+  static constexpr double kAlone = 3;  // and to do so by fewer than kFew comparisons
+  static constexpr size_t kFew = 3;
   static constexpr double kRefuted = 3;     // standard errors
   static constexpr double kFinest = 0.003;  // no measurement is surer
   // kOutlier: a step counts as at most this many standard deviations from the median of its block; kOrdinary: but a
@@ -318,7 +321,9 @@ class StagingGuard {
     const double enough = std::max(kWorth, (decided_ ? kLater : kFirst) * gain_.error);
     const bool trial = blocks_[1].staged();
     cost_[trial ? 1 : 0] = std::max(trial ? 2 * quarter_ : quarter_ + 1, blocks_[1].started());
-    staged_ = gain_.gain > (!staged_ ? enough : room_ ? -kTie * gain_.error : 0);
+    const bool few = staged_ && room_ && window_.size() < kFew;
+    staged_ = gain_.gain > (!staged_ ? enough : room_ ? -(few ? kAlone : kTie) * gain_.error : 0);
+    again_ = few && staged_ && gain_.gain <= -kTie * gain_.error;
     decided_ = true;
     price_ = Price();
     tried_ = trial && staged_;
@@ -344,8 +349,9 @@ class StagingGuard {
   size_t quarter_;  // of the steps of a comparison
   bool room_;
   bool staged_, decided_ = false;
-  bool tried_;         // staged, and only a trial has said so, or none
-  double trying_ = 0;  // steps that ran staged since then
+  bool tried_;          // staged, and only a trial has said so, or none
+  double trying_ = 0;   // steps that ran staged since then
+  bool again_ = false;  // seems to lose, by too few comparisons
   Phase phase_ = kRest;
   std::deque<StepBlock> blocks_;  // of this comparison
   std::deque<Compared> window_;   // the last comparisons

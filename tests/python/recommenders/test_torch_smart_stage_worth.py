@@ -1,5 +1,7 @@
 """engine.torch.smart_stage runs ahead what pays: short calls are left to the step, long ones are not."""
 
+import threading
+
 import pytest
 
 from small_files import one_thread  # noqa: F401 - a fixture; skips the file where PyTorch is missing
@@ -7,7 +9,7 @@ from small_files import one_thread  # noqa: F401 - a fixture; skips the file whe
 import torch
 
 import engine.torch
-from engine.torch import staged
+from engine.torch import ahead, staged
 from engine.torch.worth import ITEMS, PAYS, Worth
 
 GUARDED = {"profile_steps": 2, "guard_steps": 4, "capacity": 3}
@@ -34,7 +36,18 @@ def run(given, prepare, **options):
         return list(steps), steps, seen
 
 
-def test_short_calls_are_left_to_the_step_and_the_loader_runs_ahead():
+class Ticks(threading.local):
+    """A clock that goes on by a microsecond each time somebody looks at it: then each call is as short as what finds its result."""
+
+    now = 0.0
+
+    def __call__(self):
+        self.now += 1e-6
+        return self.now
+
+
+def test_short_calls_are_left_to_the_step_and_the_loader_runs_ahead(monkeypatch):
+    monkeypatch.setattr(ahead, "clock", Ticks())
     given = items(120, 4)
     expected = run(given, lambda x: (x * 2).tanh(), do_smart_stage=False)[0]
     losses, steps, seen = run(given, lambda x: (x * 2).tanh(), **GUARDED)

@@ -18,6 +18,58 @@ def test_a_convolutional_net_with_batch_norm_trains_as_eager(forced, mode):
     check(convnet(), torch.randn(4, 3, 16, 16))
 
 
+class Residual(nn.Module):
+    """A block of a residual net, with a shortcut of its own, and a classifier behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False), nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(3))
+        self.short, self.last = nn.Conv2d(3, 8, 1, stride=2, bias=False), nn.Linear(8, 5)
+
+    def forward(self, x):
+        made = self.norms[1](self.second(self.norms[0](self.first(x)).relu_())) + self.norms[2](self.short(x))
+        return self.last(nn.functional.adaptive_avg_pool2d(made.relu_(), 1).flatten(1))
+
+
+class Cast(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.model(x)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("around", [nn.Sequential, Cast])
+def test_a_residual_block_trains_as_eager(forced, mode, around):
+    forced(mode)
+    check(around(Residual()), torch.randn(4, 3, 16, 16))
+
+
+def test_a_residual_block_takes_batches_of_many_sizes(forced):
+    forced("workers")
+    models = [Residual() for _ in range(3)]
+    for model in models[1:]:
+        model.load_state_dict(models[0].state_dict())
+    results, graphs = [], []
+    for model, called in zip(models, (compiled(models[0], dynamic=True), torch.compile(models[1], backend="eager", dynamic=True), models[2])):
+        torch._dynamo.utils.counters.clear()
+        results.append([])
+        for rows in (4, 9, 3, 17):
+            torch.manual_seed(rows)
+            model.zero_grad()
+            out = called(torch.randn(rows, 3, 16, 16))
+            out.square().mean().backward()
+            results[-1].append([out.detach(), [p.grad for p in model.parameters()]])
+        results[-1].append(dict(model.state_dict()))
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    same(results[0], results[2])
+    assert graphs[0] == graphs[1]  # no more than torch's own
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_dropout_draws_the_numbers_of_eager(forced, mode):
     forced(mode)

@@ -1,6 +1,7 @@
 """The traps of running torch's operators on threads of one's own; the numbers are those of docs/torch.md."""
 
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -233,6 +234,47 @@ def test_11_what_is_no_operator_is_left_to_python(forced):
     assert not program.why_not and program.lowered is not None
 
 
+@torch.library.custom_op("engine_test::scale_in_place", mutates_args=("x",))
+def scale_in_place(x: torch.Tensor, by: float) -> torch.Tensor:
+    x.mul_(by)
+    return x.sum()
+
+
+@scale_in_place.register_fake
+def _(x, by):
+    return x.new_empty(())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_11_a_custom_operator_that_changes_its_argument_is_ordered(forced, mode):
+    forced(mode)
+
+    def net(x):
+        y = x.clone()
+        before = [y.sin() + i for i in range(4)]
+        total = scale_in_place(y, 3.0) + scale_in_place(y, 0.5)
+        return *before, total, y
+
+    ours = compiled(net)
+    for _ in range(20):
+        x = torch.randn(8)
+        same(ours(x), net(x))
+
+
+def test_11_functions_of_python_s_own_are_called(forced):
+    """Numbers that the graph computes: of sizes, and of what a tensor holds."""
+    forced("workers")
+
+    def net(x):
+        rows = x.shape[0]
+        return x[: max(1, rows // 2)] * (rows**2 % 7) + math.sqrt(rows), x.new_zeros(rows + 1).sum() + float(rows) / 3
+
+    ours = compiled(net, dynamic=True)
+    for rows in (4, 7, 12):
+        x = torch.randn(rows, 3)
+        same(ours(x), net(x))
+
+
 def test_12_python_kernels_run_while_the_caller_waits(forced):
     forced("workers")
     model = Looking()
@@ -267,23 +309,37 @@ def test_13_workers_flush_denormal_numbers_as_the_caller_does(forced):
     assert all(a.all() for a in ours(tiny, tiny.clone()))
 
 
-def test_13_a_value_is_released_by_its_last_reader(forced):
-    forced("in turn")
-    held = []
+@pytest.mark.parametrize("mode", MODES)
+def test_13_a_value_is_released_by_its_last_reader(forced, mode):
+    """Of four branches with twelve values each, no more are alive than the branches need, whichever thread runs them."""
+    forced(mode)
+    made, held, mutex = [], [], threading.Lock()
 
     @torch.library.custom_op("engine_test::count", mutates_args=())
     def count(x: torch.Tensor) -> torch.Tensor:
-        gc.collect()
-        held.append(sum(r() is not None for r in made))
-        out = x.clone()
-        made.append(weakref.ref(out.untyped_storage()))
-        return out
+        with mutex:
+            gc.collect()
+            held.append(sum(r() is not None for r in made))
+            out = x.clone()
+            made.append(weakref.ref(out.untyped_storage()))
+            return out
 
-    made: list = []
     count.register_fake(torch.empty_like)
-    model = compiled(lambda x: count(count(count(count(x) + 1) + 1) + 1))
-    model(torch.ones(4))
-    assert max(held) <= 1
+
+    def net(x):
+        outs = []
+        for i in range(4):
+            y = x + i
+            for _ in range(12):
+                y = count(y) + 1
+            outs.append(y)
+        return outs
+
+    ours, x = compiled(net), torch.ones(4)
+    for _ in range(5):
+        made.clear(), held.clear()
+        same(ours(x), [x + i + 12 for i in range(4)])
+        assert len(held) == 48 and max(held) <= (4 if mode == "workers" else 1)
 
 
 @pytest.mark.parametrize("mode", MODES)
