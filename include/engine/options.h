@@ -33,7 +33,7 @@
 // clang-format off
 #define ENGINE_OPTIONS(X)                                                                                              \
   X(Int, workers, -1, Range(-1, 4096), "ENGINE_WORKERS",                                                               \
-    "threads of the default pool; -1: one a usable core; 0: ops run inside waits, bounded pushes and drains")          \
+    "threads of the default pool; -1: one a core that the program may use, by affinity and quota; 0: ops run inside waits, bounded pushes and drains")          \
   X(Int, intra_op_threads, -1, Range(-1, 4096), "",                                                                    \
     "threads of ParallelFor inside an op of a pool; -1: as many as the pool has workers")                              \
   X(Int, io_threads, 4, Range(1, 4096), "ENGINE_IO_THREADS",                                                           \
@@ -118,6 +118,9 @@ struct EngineOptions {
   static EngineOptions FromEnv();
   // The same with the defaults that a program prefers.
   static EngineOptions FromEnv(EngineOptions defaults);
+
+  // How many workers -1 stands for, by the affinity of the calling thread and by the quotas of the process's control groups.
+  static int DefaultWorkers();
 };
 
 }  // namespace engine

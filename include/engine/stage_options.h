@@ -124,7 +124,7 @@ class StagePool {
   X(Bool, autotune, false, Any(), "False",                                                                                  \
     "let capacity and threads grow while consumers wait, within ``capacity_bytes``")                                        \
   X(Size, max_capacity, 256, AtLeast(0), "256", "autotune goes no further")                                                 \
-  X(Int, max_threads, 0, AtLeast(0), "0, one a usable core", "autotune goes no further")                                    \
+  X(Int, max_threads, 0, AtLeast(0), "0, one a core that the program may use, by affinity and quota", "autotune goes no further")                                    \
   X(ClockPointer, clock, nullptr, Any(), "the steady clock",                                                                \
     "C++: measures time-outs, pauses and waits; a test may turn a clock by hand (``engine/testing/stage_clock.h``)")        \
   X(Host, host, , Any(), "none",                                                                                            \

@@ -68,9 +68,18 @@ def _size(runner: Runner, case: Case, settings: Settings) -> tuple[int, str]:
     return n, ""
 
 
+def turns(names: list[str], number: int) -> list[str]:
+    """The order of a round, so that none always stands at the same place or follows the same other: by Williams' design, over
+    len(names) rounds, or twice as many if that is odd, each has each place and follows each other as often."""
+    count = len(names)
+    row = [((i + 1) // 2 if i % 2 else count - i // 2) + number for i in range(count)]
+    if count % 2 and number // count % 2:
+        row.reverse()
+    return [names[i % count] for i in row]
+
+
 def measure(group: Group, case: Case, settings: Settings, open_runners: dict) -> dict[str, Result]:
-    """Measures every contender of the group in one case. The order rotates by round, so that none always follows the
-    same other."""
+    """Measures every contender of the group in one case."""
     results: dict[str, Result] = {}
     runners: dict[str, Runner] = {}
     for name in (group.ours, *group.peers):
@@ -93,8 +102,7 @@ def measure(group: Group, case: Case, settings: Settings, open_runners: dict) ->
     names = list(runners)
     busy = machine.busy()
     for i in range(settings.rounds):
-        turn = i % len(names) if names else 0
-        for name in names[turn:] + names[:turn]:
+        for name in turns(names, i):
             result = results[name]
             if result.skip:
                 continue

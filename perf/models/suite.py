@@ -37,6 +37,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 from harness import machine  # noqa: E402
+from harness.measure import turns  # noqa: E402
 from harness.process import Runner  # noqa: E402
 from harness.stats import paired_ratio, spread  # noqa: E402
 from cases import CASES, SCALE  # noqa: E402
@@ -186,8 +187,7 @@ class Suite:
             slowest = max(slowest, first.get("us_per_step", 0) / 1e6)
         count = fixed or max(3, int(seconds / max(1e-4, slowest)))
         for turn in range(rounds if told else 0):
-            order = list(told)
-            for name in order[turn % len(order) :] + order[: turn % len(order)]:
+            for name in turns(list(told), turn):
                 told[name].append(runners[name].ask(case, count, TIMEOUT))
         self.n = count
         return {name: answers for name, answers in told.items() if not any("skip" in answer for answer in answers)}

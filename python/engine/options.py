@@ -41,8 +41,8 @@ def init(
     cpus=[0, 1], on_start=hook, on_end=hook)}; a device is "cuda:0" or "software"; policies and their parameters are
     listed by engine.policies().
 
-    workers: threads of the default pool; -1: one a usable core; 0: ops run inside waits, bounded pushes and
-        drains. Default: -1, or what ENGINE_WORKERS says.
+    workers: threads of the default pool; -1: one a core that the program may use, by affinity and quota; 0: ops
+        run inside waits, bounded pushes and drains. Default: -1, or what ENGINE_WORKERS says.
     intra_op_threads: threads of ParallelFor inside an op of a pool; -1: as many as the pool has workers. Default:
         -1.
     io_threads: threads of the I/O pool, which is made on first use. Default: 4, or what ENGINE_IO_THREADS says.

@@ -265,6 +265,7 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
         return static_cast<Py_hash_t>(reinterpret_cast<uintptr_t>(self.state.get()) >> 4);
       });
 
+  m.def("default_workers", &engine::EngineOptions::DefaultWorkers, "How many workers -1 stands for.");
   m.def(
       "default", [] { return PyEngine{DefaultState()}; }, "The engine behind the functions of the module.");
   m.def(

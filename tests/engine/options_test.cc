@@ -1,11 +1,18 @@
 // Options: checked when the engine is made; the environment is read in one place. Bad input names what is allowed.
 #include <sched.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <thread>
 
+#include "base/processors.h"
 #include "support/engine_test.h"
 
 namespace engine::test {
@@ -26,8 +33,9 @@ std::string Refused(void (*change)(EngineOptions&)) {
 TEST(OptionsTest, DefaultIsOneWorkerACoreThatTheProgramMayUse) {
   cpu_set_t allowed;
   ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  std::ifstream own("/proc/self/cgroup");
   Engine eng;
-  EXPECT_EQ(eng.workers(), CPU_COUNT(&allowed));
+  EXPECT_EQ(eng.workers(), std::min(CPU_COUNT(&allowed), detail::GroupProcessors(own, "/sys/fs/cgroup")));
   EXPECT_EQ(eng.policy(), Policy::kThreaded);
 
   std::thread([] {  // as in a container, or under taskset
@@ -36,8 +44,41 @@ TEST(OptionsTest, DefaultIsOneWorkerACoreThatTheProgramMayUse) {
     CPU_SET(static_cast<size_t>(sched_getcpu()), &one);
     ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
     EXPECT_EQ(Engine().workers(), 1);
+    EXPECT_EQ(EngineOptions::DefaultWorkers(), 1);
   })
       .join();
+}
+
+// Containers are given time, and not processors.
+TEST(OptionsTest, TheQuotasOfControlGroupsBoundIt) {
+  const std::filesystem::path root = testing::TempDir() + "groups" + std::to_string(getpid());
+  const auto write = [&](const char* path, const char* text) {
+    std::filesystem::create_directories((root / path).parent_path());
+    std::ofstream(root / path) << text;
+  };
+  const auto processors = [&](const char* text) {
+    std::istringstream groups(text);
+    return detail::GroupProcessors(groups, root);
+  };
+  write("cpu.max", "max 100000\n");
+  write("a/cpu.max", "250000 100000\n");
+  write("a/b/cpu.max", "max 100000\n");
+  write("a/b/c/cpu.max", "1000 100000\n");
+  EXPECT_EQ(processors("0::/\n"), detail::kUnbounded);
+  EXPECT_EQ(processors("0::/a/b\n"), 3);
+  EXPECT_EQ(processors("0::/a/b/c\n"), 1);
+  EXPECT_EQ(processors("0::/a/gone\n"), 3);  // not seen from inside of a container
+  write("cpu/cpu.cfs_quota_us", "-1\n");
+  write("cpu/cpu.cfs_period_us", "100000\n");
+  write("cpu/jobs/cpu.cfs_quota_us", "400000\n");
+  write("cpu/jobs/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(processors("3:cpuset:/jobs\n2:cpu,cpuacct:/jobs\n0::/\n"), 4);
+  EXPECT_EQ(processors("3:cpuset:/jobs\n2:cpu,cpuacct:/\n"), detail::kUnbounded);
+  EXPECT_EQ(processors("3:cpuset:/jobs\nnonsense\n"), detail::kUnbounded);
+  write("a/cpu.max", "nonsense\n");
+  EXPECT_EQ(processors("0::/a\n"), detail::kUnbounded);
+  EXPECT_EQ(processors(""), detail::kUnbounded);
+  std::filesystem::remove_all(root);
 }
 
 TEST(OptionsTest, ValuesOutOfRangeAreRefusedByName) {

@@ -3,7 +3,9 @@
 import argparse
 import contextlib
 import importlib.util
+import itertools
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -139,3 +141,14 @@ def test_ways_to_feed_with_as_many_threads_share_a_process(suite, monkeypatch):
     assert ways[frozenset(together[3])].named == ("feeds:engine", "2")
     with made.started(suite.STEPS) as runners:
         assert len(set(runners.values())) == len(suite.STEPS) and runners["eager 2"].named == ("eager", "2")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9, 10])
+def test_no_contender_always_follows_the_same_other(suite, count):
+    names = [f"way {i}" for i in range(count)]
+    rounds = [suite.turns(names, number) for number in range(count * (1 + count % 2))]
+    assert all(sorted(order) == sorted(names) for order in rounds)
+    places = Counter((place, name) for order in rounds for place, name in enumerate(order))
+    behind = Counter(pair for order in rounds for pair in itertools.pairwise(order))
+    assert len(places) == count**2 and len(set(places.values())) == 1
+    assert len(behind) == count * (count - 1) and len(set(behind.values())) <= 1

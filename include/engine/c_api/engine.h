@@ -29,7 +29,8 @@ typedef struct EnginePoolConfig {
  * are those of engine::EngineOptions (options.h). Hook arguments must outlive the engine. */
 typedef struct EngineConfig {
   size_t struct_size;
-  int32_t workers;          /* threads of the default pool; -1: one a usable core; 0: ops run inside waits */
+  int32_t
+      workers; /* threads of the default pool; -1: one a core that the program may use, by affinity and quota; 0: ops run inside waits */
   int32_t intra_op_threads; /* threads of EngineContextParallelFor; -1: as many as workers */
   int32_t io_threads;
   int32_t max_spare_threads; /* stand-ins for workers whose op waits */

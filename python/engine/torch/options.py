@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields
 from typing import Any, Mapping
 
 import engine
+
+from .. import _core
 
 POLICIES = ("cost_model", "threaded", "inline", "naive")
 PARTITIONS = ("default", "min_cut", "inductor")
@@ -36,7 +37,7 @@ class Options:
 
     @property
     def team(self) -> int:
-        return self.workers or len(os.sched_getaffinity(0))
+        return self.workers or _core.default_workers()
 
 
 def options_of(given: Mapping[str, Any] | None, **defaults: Any) -> Options:

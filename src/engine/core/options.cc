@@ -77,6 +77,8 @@ void ReadOption(const char* variable, T& value, Range allowed, const char* help)
 
 }  // namespace
 
+int EngineOptions::DefaultWorkers() { return detail::UsableProcessors(); }
+
 EngineOptions EngineOptions::FromEnv() { return FromEnv(EngineOptions()); }
 
 EngineOptions EngineOptions::FromEnv(EngineOptions o) {
@@ -119,7 +121,7 @@ EngineOptions CheckedOptions(EngineOptions o) {
     if (same > 1)
       throw UsageError("EngineOptions::pools has two pools named '" + pool.name + "'; their names must differ");
   }
-  if (o.workers == -1) o.workers = UsableProcessors();
+  if (o.workers == -1) o.workers = EngineOptions::DefaultWorkers();
   return o;
 }
 

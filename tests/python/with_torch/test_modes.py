@@ -5,6 +5,7 @@ import pathlib
 import random
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -310,3 +311,23 @@ def test_a_function_without_parameters_is_told_from_others():
     told = [[[n.name for p in e.plans for n in p.nodes] for e in engine.torch.explain(part)] for part in parts]
     assert told == [[["aten.sin.default"], ["aten.exp.default"]], [["aten.cos.default", "aten.add.Tensor"]],
                     [["aten.pow.Tensor_Scalar"]]]  # fmt: skip
+
+
+def test_each_thread_runs_the_way_that_was_chosen_for_its_own_call(monkeypatch):
+    """Another thread's call between a forward and a backward pass changes nothing of the latter."""
+    ours, x = compiled(layers()), torch.ones(2, 8)
+    ours(x).sum().backward()
+    main, runs, run = threading.get_ident(), [], Program.run
+    monkeypatch.setattr(Choice, "next", lambda self: (WORKERS if threading.get_ident() == main else CALLER, False))
+
+    def noted(self, inputs, mode, times=None):
+        runs.append((self.name, mode, threading.get_ident() == main))
+        return run(self, inputs, mode, times)
+
+    monkeypatch.setattr(Program, "run", noted)
+    out = ours(x).sum()
+    other = threading.Thread(target=lambda: ours(x).sum().backward())
+    other.start()
+    other.join()
+    out.backward()
+    assert runs == [("forward", WORKERS, True), ("forward", CALLER, False), ("backward", CALLER, False), ("backward", WORKERS, True)]
