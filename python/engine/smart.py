@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import weakref
 from typing import Any, AsyncIterator, Callable, Iterator, Sequence
 
 from . import _core
@@ -104,6 +105,20 @@ class _Reader:
         return (item,), {}
 
 
+def _weakly(reader: _Reader) -> Callable[[], list[Any]]:
+    """``reader.next`` for the extension, which the collector cannot look into: the SmartStage has the reader, so that an object may
+    have a stage on one of its methods and still go."""
+    ref = weakref.ref(reader)
+
+    def pull() -> list[Any]:
+        held = ref()
+        if held is None:
+            raise StopIteration  # the program has forgotten the stage
+        return held.next()
+
+    return pull
+
+
 class SmartStage(_core.SmartStage):
     """Runs the steps of a program, each with the next item of its source. Made by ``engine.data.smart_stage``; iterate
     over it.
@@ -126,7 +141,7 @@ class SmartStage(_core.SmartStage):
         eng = options.engine or _core.default()
         self._hybrid = Hybrid(fn, False, False, eng, constants=(type(None),))
         self._given: list[str] | None = None  # names given to each step; None before the first
-        super().__init__(eng, self._reader.next, None if closed == _DEFAULT_END else closed,
+        super().__init__(eng, _weakly(self._reader), None if closed == _DEFAULT_END else closed,
                          stage_options(**given), own)  # fmt: skip
         self._reader.name = self.name
 

@@ -312,6 +312,29 @@ def test_a_stage_on_self_does_not_keep_its_object():
     gone()
 
 
+@pytest.mark.parametrize("cancels", [True, False])
+def test_a_smart_stage_over_its_objects_generator_does_not_keep_it(cancels):
+    class Trainer(Big):
+        def __init__(self):
+            super().__init__()
+            self.steps = engine.data.smart_stage(self.step, self.batches())
+
+        def batches(self):
+            yield from range(1000)
+
+        def step(self, x):
+            return doubled(x)
+
+    doubled = engine.op(lambda x: 2 * x)
+    for _ in range(5):
+        trainer = Trainer()
+        assert [next(trainer.steps).get() for _ in range(4)] == [0, 2, 4, 6]
+        if cancels:
+            trainer.steps.cancel()
+        del trainer
+    gone()
+
+
 def test_new_names_are_not_kept_for_ever(run_python):
     ended = run_python(
         """

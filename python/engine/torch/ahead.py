@@ -388,6 +388,8 @@ class Program:
             self.refused[kind] = "draws random numbers"
         elif isinstance(made, Staged) or not parts or not all(isinstance(t, Tensor) and not t.requires_grad for t in parts):
             self.refused[kind if others else key] = ""  # an argument as it is, a shape, or a number
+        elif not all(map(_in_one_memory, parts)):
+            self.refused[kind] = "gives a sparse or nested tensor"
         else:
             with self._lock:
                 if index is None and others and key not in self._seen:
@@ -459,7 +461,12 @@ class Program:
 
 
 def _plain(data: Any) -> bool:
-    return type(data) is Tensor and not data.requires_grad
+    """Whether a tensor can be Staged: another object that shares its memory, and has no attributes of the program's."""
+    return type(data) is Tensor and not data.requires_grad and _in_one_memory(data) and not data.__dict__
+
+
+def _in_one_memory(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _tensors(data: Any) -> list[Tensor]:

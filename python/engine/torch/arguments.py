@@ -82,7 +82,14 @@ class Spec:
 
 
 def flat(data: Any) -> tuple[list[Any], Spec]:
-    """The leaves of the data, and how they are put together."""
+    """The leaves of the data, and how they are put together. Unsupported for data that contains itself."""
+    try:
+        return _flat(data)
+    except RecursionError:
+        raise Unsupported("data that contains itself") from None
+
+
+def _flat(data: Any) -> tuple[list[Any], Spec]:
     leaves, outer = tree_flatten(data)
     if all(type(leaf) in _PLAIN for leaf in leaves):
         return leaves, Spec(outer, (), len(leaves))
@@ -93,7 +100,7 @@ def flat(data: Any) -> tuple[list[Any], Spec]:
         if attributes is None:
             out.append(leaf)
             continue
-        parts, spec = flat(tuple(attributes.values()))
+        parts, spec = _flat(tuple(attributes.values()))
         opened.append(Opened(place, type(leaf), tuple(attributes), spec))
         out += parts
     return out, Spec(outer, tuple(opened), len(out))
@@ -144,7 +151,7 @@ def _attributes(leaf: Any) -> dict[str, Any] | None:
     """What an object with parts is made of; None: it is no such object."""
     if isinstance(leaf, UserDict):
         return {n: v if n == "data" or type(v) in _PLAIN else Unseen(v) for n, v in vars(leaf).items()}
-    if not dataclasses.is_dataclass(leaf) or isinstance(leaf, (type, *ALWAYS)):
+    if not dataclasses.is_dataclass(leaf) or isinstance(leaf, (type, dict, list, tuple, set, *ALWAYS)):
         return None
     slots = {f.name: getattr(leaf, f.name) for f in dataclasses.fields(leaf) if hasattr(leaf, f.name)}
     return slots | getattr(leaf, "__dict__", {})

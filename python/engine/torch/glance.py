@@ -39,6 +39,19 @@ def settings(held: dict[str, Any], but: Container[str]) -> Iterator[Place]:
     yield SIZE, held, None, len(held)
     for name, value in held.items():
         yield (TYPE, held, name, type(value)) if name in but else (ITEM, held, name, value)
+        if name not in but:
+            yield from inside(value)
+
+
+def inside(value: Any) -> Iterator[Place]:
+    """What lists and dicts have that a setting is made of."""
+    if isinstance(value, dict):
+        yield items(value)
+    elif isinstance(value, list):
+        yield elements(value)
+    if isinstance(value, (dict, list, tuple)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from inside(part)
 
 
 class Glance:

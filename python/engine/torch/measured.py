@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .modes import Choice
+from .modes import EAGER, Choice
 
 clock = time.perf_counter
+TWICE = "its gradients are differentiated (create_graph=True), which programs of torch's AOTAutograd do not support"
 
 
 class Measured:
@@ -39,6 +41,9 @@ class Measured:
     def _begins(self, _: torch.Tensor) -> None:
         if self.backward or self.told:
             return
+        if self.mode == EAGER and torch.is_grad_enabled():  # the graph of the backward pass is made, too
+            self.choice.hold(EAGER, TWICE)
+            warnings.warn(f"engine.torch: a model under torch.compile runs eagerly: {TWICE}", stacklevel=2)
         self.backward = clock()
         torch.autograd.Variable._execution_engine.queue_callback(self._ends)  # type: ignore[attr-defined]
 

@@ -47,6 +47,7 @@ class Choice:
     calls: int = 0
     tries: int = 0  # calls after the trial that were spent on comparisons
     taken_over: list[str] = field(default_factory=list)  # the modes that took over, in order
+    because: str = ""  # why a mode holds that was not chosen by measurement
 
     def __post_init__(self) -> None:
         self.holds = self.candidates[0]
@@ -84,10 +85,11 @@ class Choice:
         """Whether calls are made now only to warm a mode."""
         return self.warm is not None and self._asked == (self.warm, False)
 
-    def hold(self, mode: str) -> None:
-        """From now on all calls run in this mode, and nothing is measured."""
+    def hold(self, mode: str, because: str = "") -> None:
+        """From now on all calls run in this mode, and nothing is measured. ``because``: why, if measurement did not say so."""
         with self._lock:
             self.holds = self.decided = mode
+            self.because = because
             self.warm, self._quiet, self._asked = None, 0, (mode, False)
 
     def medians(self) -> dict[str, float]:
@@ -96,6 +98,8 @@ class Choice:
 
     @property
     def why(self) -> str:
+        if self.because:
+            return self.because
         if len(self.candidates) == 1:
             return "there is no other way"
         told = "medians in ms: " + ", ".join(f"{m} {t * 1e3:.3f}" for m, t in self.medians().items())

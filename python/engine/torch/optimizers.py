@@ -196,9 +196,16 @@ RATES = ("lr", "initial_lr")  # of a group: those that may change from run to ru
 def settings(optimizer: Optimizer) -> tuple[Any, ...]:
     """All that a captured step has fixed of the optimizer."""
     return tuple(
-        (tuple(map(id, g["params"])), isinstance(g["lr"], Tensor), *((k, v) for k, v in g.items() if k not in ("params", *RATES)))
+        (tuple(map(id, g["params"])), isinstance(g["lr"], Tensor), *((k, _frozen(v)) for k, v in g.items() if k not in ("params", *RATES)))
         for g in optimizer.param_groups
     )
+
+
+def _frozen(value: Any) -> Any:
+    """A setting as it is now: lists and dicts may be changed in place."""
+    if isinstance(value, (list, tuple)):
+        return type(value), *map(_frozen, value)
+    return (dict, *((k, _frozen(v)) for k, v in value.items())) if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True)

@@ -42,12 +42,14 @@ class Reading:
     are given as slots, which the steps fill; below 0: nothing is watched. What a loader raises that is ``ignored`` is skipped
     by the stage, and by this class where it fills slots.
 
-    Threads: one at a time iterates, another one may run steps.
+    Threads: one at a time iterates, and others may run steps. The loader is read by one at a time, without the lock, so that what
+    a loader waits for may be the end of a step, or what the program does behind it.
     """
 
     def __init__(self, loader: Iterator[Any], skip: int, watched: int, closed: Any, ignored: Any, budget: int) -> None:
         self._loader, self._skip, self._closed, self._ignored, self._budget = loader, skip, closed, ignored, budget
-        self._lock = threading.RLock()
+        self._lock = threading.Condition()  # for the fields
+        self._reader = 0  # the thread that reads the loader; 0: none
         self._waiting: list[Slot] = []
         self._left = max(0, watched) if watched else LAZY  # steps that are still watched
         self._lazy = watched == 0
@@ -62,27 +64,46 @@ class Reading:
         return self
 
     def __next__(self) -> Slot:
-        with self._lock:
-            if self._lazy and self.error is None:
-                self._waiting.append(Slot())
-                return self._waiting[-1]
-            while self._waiting:
-                self._fill()
-            if isinstance(self.error, EndOfLoader):
-                raise StopIteration
-            if self.error is not None:
-                raise self.error
-            return Slot(data_of(self._read()), True, self.left_out)
+        while True:
+            with self._lock:
+                if self._lazy and self.error is None:
+                    self._waiting.append(Slot())
+                    return self._waiting[-1]
+            with self._alone():
+                if self._waiting:
+                    self._fill()
+                elif isinstance(self.error, EndOfLoader):
+                    raise StopIteration
+                elif self.error is not None:
+                    raise self.error
+                elif not self._lazy:
+                    return Slot(data_of(self._read()), True, self.left_out)
 
     def given(self, slot: Slot) -> Any:
         """The item of a step that begins. It raises what the loader raised instead."""
-        if not slot.read:
-            with self._lock:
-                while not slot.read:
+        while not slot.read:
+            with self._alone(slot):
+                if not slot.read:
                     self._fill()
         if slot.error is not None:
             raise slot.error
         return slot.data
+
+    @contextlib.contextmanager
+    def _alone(self, wanted: Slot | None = None) -> Iterator[None]:
+        """No other thread reads the loader inside, unless ``wanted`` has been read."""
+        me = threading.get_ident()
+        try:
+            with self._lock:
+                self._lock.wait_for(lambda: not self._reader or wanted is not None and wanted.read)
+                if wanted is None or not wanted.read:
+                    self._reader = me
+            yield
+        finally:
+            with self._lock:
+                if self._reader == me:
+                    self._reader = 0
+                    self._lock.notify_all()
 
     def watched(self, step: Callable[[Any], Any], data: Any) -> Any:
         """Runs a step. Whether it draws random numbers is noted while steps are watched."""
@@ -122,8 +143,11 @@ class Reading:
             if self.error is None:
                 self.error = EndOfLoader() if isinstance(error, (StopIteration, *self._closed)) else error
             slot.error = self.error
-        slot.read, slot.left_out = True, self.left_out
-        self._waiting.pop(0)
+        with self._lock:
+            self._waiting.pop(0)
+            slot.left_out = self.left_out
+            slot.read = True
+            self._lock.notify_all()
 
     def _read_past_ignored(self) -> Any:
         """The next item behind errors that are ignored, up to the budget in a row, with a stage's pauses."""
@@ -149,8 +173,9 @@ class Reading:
         data = next(self._loader)
         self.items += 1
         if before is not None:
-            self._source |= drawn_from(before)
-            self._judge()
+            with self._lock:
+                self._source |= drawn_from(before)
+                self._judge()
         return data
 
 

@@ -38,6 +38,37 @@ class _Ready:
         return sum(high - low for space, low, high in {*memory_of([self.slot.data, made])} if space != "id")
 
 
+class _Making:
+    """What the stage does with an item: on its own threads, or on that of a step which runs whole. The stage keeps this object where
+    Python's collector does not look, so nothing here may lead back to the SmartStage."""
+
+    def __init__(self, compiled: bool, options: SmartStageOptions) -> None:
+        self.compiled = compiled
+        self.program = ahead.Program(judges=options.guard_steps > 0)
+        self.mover = Mover(options.stage_subgraph_stream_id)
+        self.here = threading.local()  # in threads that run steps: calls is True
+        self._on_cpu = options.stage_subgraph_on_cpu
+        inter_op, self._intra_op = _threads_of(options)
+        # Nodes on a GPU all go to one stream, so threads would bring nothing there.
+        self._team = Team(inter_op, self._intra_op, options.num_threads) if inter_op > 1 and not torch.cuda.is_available() else None
+        self._items = 0
+        self._profiled = 0 if options.do_smart_stage is False else max(_LEARNING, options.profile_steps)
+
+    def made(self, slot: Slot) -> _Ready:
+        whole = getattr(self.here, "calls", False)
+        if not whole:
+            set_intra_op_threads(self._intra_op)
+        self._items += 1
+        if not slot.read or slot.error is not None:
+            return _Ready(slot, late=True)
+        if self.compiled or self.program.worth.lost or (whole and self._items > self._profiled):
+            return _Ready(slot)  # steps that run whole run as the program was written
+        item = ahead.Item(self.program, slot.data)
+        with self.mover.stream(not whole):
+            self.program.run(item, self.mover.packed if self._on_cpu else None, None if whole else self._team)
+            return _Ready(slot, item, self.mover.mark(not whole))
+
+
 class SmartStage:
     """Runs a step with each item of a loader; iterate over it. Made by ``engine.torch.smart_stage``.
 
@@ -51,24 +82,14 @@ class SmartStage:
         if keep_freed_memory:
             memory.keep_freed_memory()
         self._step, self._skip = step, skip
-        self.program = ahead.Program(judges=options.guard_steps > 0)
         # Nothing sees the tensors inside of a compiled function: only the loader runs ahead of it.
-        self._compiled = hasattr(step, "_torchdynamo_orig_callable") or type(step).__module__.startswith(
-            "engine.torch"
-        )
-        self._mover = Mover(options.stage_subgraph_stream_id)
-        self._on_cpu = options.stage_subgraph_on_cpu
-        inter_op, self._intra_op = _threads_of(options)
-        # Nodes on a GPU all go to one stream, so threads would bring nothing there.
-        self._team = Team(inter_op, self._intra_op, options.num_threads) if inter_op > 1 and not torch.cuda.is_available() else None
-        self._items = 0
-        self._profiled = 0 if options.do_smart_stage is False else max(_LEARNING, options.profile_steps)
-        self._here = threading.local()  # in threads that run steps: calls is True
+        self._making = _Making(hasattr(step, "_torchdynamo_orig_callable") or type(step).__module__.startswith("engine.torch"), options)
+        self.program = self._making.program
         if options.profile_steps == 1:
             options = dataclasses.replace(options, profile_steps=LAZY)
-        options = dataclasses.replace(options, stage_subgraph_on_cpu=False, graph=None)  # moved by this class
+        options = dataclasses.replace(options, stage_subgraph_on_cpu=False, graph=None)  # moved by _Making
         self._engine = options.engine or engine.default()
-        run_ahead = engine.op(name="what depends on the item alone")(self._ahead)
+        run_ahead = engine.op(name="what depends on the item alone")(self._making.made)
         closed, ignored = (exception_types(name, getattr(options, name)) for name in ("closed_exception_types", "ignored_exception_types"))
         judged = bool(ignored) or closed != SmartStageOptions.closed_exception_types  # then no step is profiled
         # Without a stage items are read in turn anyway.
@@ -79,30 +100,16 @@ class SmartStage:
         self._left_out = 0  # errors of the loader that were ignored up to the last step, where the stage does not see them
         self._interrupted: _Ready | None = None  # whose item could not be read because of Ctrl-C
 
-    def _ahead(self, slot: Slot) -> _Ready:
-        whole = getattr(self._here, "calls", False)
-        if not whole:
-            set_intra_op_threads(self._intra_op)
-        self._items += 1
-        if not slot.read or slot.error is not None:
-            return _Ready(slot, late=True)
-        if self._compiled or self.program.worth.lost or (whole and self._items > self._profiled):
-            return _Ready(slot)  # steps that run whole run as the program was written
-        item = ahead.Item(self.program, slot.data)
-        with self._mover.stream(not whole):
-            self.program.run(item, self._mover.packed if self._on_cpu else None, None if whole else self._team)
-            return _Ready(slot, item, self._mover.mark(not whole))
-
     def _rest(self, ready: _Ready) -> Any:
         try:
             data = self._reading.given(ready.slot)
             self._left_out = ready.slot.left_out
             # Nothing of an item that is read late could run ahead, but what can is learned.
-            if ready.late and not self._compiled and not self.program.worth.lost and not self._reading.why:
+            if ready.late and not self._making.compiled and not self.program.worth.lost and not self._reading.why:
                 ready.item = ahead.Item(self.program, data)
             if ready.item is None:
                 return self._reading.watched(self._step, data)
-            self._mover.wait(ready.event, ready.item.made)
+            self._making.mover.wait(ready.event, ready.item.made)
             return plain(self._reading.watched(self._step, ready.item.data()))
         finally:
             self._interrupted = None if ready.slot.read else ready
@@ -113,9 +120,9 @@ class SmartStage:
         return self
 
     def __next__(self) -> Any:
-        self._here.calls = True
+        self._making.here.calls = True
         with self._turns:
-            self._mover.step()
+            self._making.mover.step()
             ready = self._interrupted
             if ready is None:
                 with self._engine.policy_block("inline"):  # what is not run ahead runs here, not on a worker
@@ -159,7 +166,7 @@ class SmartStage:
         """Which calls run ahead of the step, why others do not, and what was decided, as text."""
         calls = "the step is compiled: no call inside it can be seen, so only the loader runs ahead\n"
         in_turn = f"no stage: {self._reading.why}\n" if self._reading.why else ""
-        return in_turn + self._steps.explain() + (calls if self._compiled else self.program.explained())
+        return in_turn + self._steps.explain() + (calls if self._making.compiled else self.program.explained())
 
     def cancel(self) -> None:
         """Ends now; items that were read ahead are dropped. May be repeated."""

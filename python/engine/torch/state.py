@@ -17,10 +17,11 @@ from torch.utils._device import DeviceContext
 from . import adapter, glance
 from .calls import Unsupported
 from .glance import Glance
+from .named import names_of
 from .optimizers import RATES, hooks_of, rule_of, settings, steps_of
 from .overlaps import Memory
 from .stand_ins import Attributes
-from .surroundings import Surroundings, names_of
+from .surroundings import Surroundings
 
 
 def reached(step: Any, kind: type) -> list[Any]:
@@ -39,7 +40,7 @@ def reached(step: Any, kind: type) -> list[Any]:
         elif isinstance(item, (list, tuple)):
             left += item
         elif isinstance(item, dict):
-            left += item.values()
+            left += [*item, *item.values()]
         elif isinstance(item, functools.partial):
             left += [item.func, *item.args, *item.keywords.values()]
         elif isinstance(item, types.MethodType):

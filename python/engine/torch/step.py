@@ -119,15 +119,19 @@ class CompiledStep(Wrapper):
         key = f"_engine_step_{self.attribute}"
         bound = held.get(key)
         if bound is None or bound.step.__self__ is not instance or bound.step.__func__ is not self.step:  # that of what was copied
-            bound = held[key] = CompiledStep(types.MethodType(self.step, instance), self.options, self._modules, self._optimizers)
+            bound = CompiledStep(types.MethodType(self.step, instance), self.options, self._modules, self._optimizers)
             bound.attribute = self.attribute
+            if isinstance(instance, type):  # of a classmethod; a class's __dict__ cannot be written
+                setattr(instance, key, bound)
+            else:
+                held[key] = bound
         return bound
 
     def __reduce__(self) -> Any:
         """A function is copied as itself, a method with its object."""
-        if not isinstance(self.step, types.MethodType):
+        if isinstance(self.step, types.FunctionType):
             return self.__qualname__  # type: ignore[attr-defined]
-        if self.attribute:
+        if self.attribute and isinstance(self.step, types.MethodType):
             return getattr, (self.step.__self__, self.attribute)
         return CompiledStep, (self.step, self.options, self._modules, self._optimizers)
 
@@ -143,8 +147,8 @@ class CompiledStep(Wrapper):
             result = self._eager(args, kwargs)
             self.begun = True
             return result
-        leaves, spec, structure = taken_apart(args, kwargs)
         try:
+            leaves, spec, structure = taken_apart(args, kwargs)
             key = (structure, around(), *signatures(leaves))
         except Unsupported as unseen:
             self._eagerly(str(unseen))
@@ -176,7 +180,13 @@ class CompiledStep(Wrapper):
         return result
 
     def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        leaves, spec = flat(self.step(*args, **kwargs))
+        result = self.step(*args, **kwargs)
+        try:
+            leaves, spec = flat(result)
+        except Unsupported:
+            return result
+        if not any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
+            return result  # the step's own object, which it may keep
         return spec.closed([leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
 
     def _without_gradients(self, ready: Ready, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

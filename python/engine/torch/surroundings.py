@@ -9,9 +9,9 @@ not looked at."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import contextvars
-import dis
 import functools
 import gc
 import io
@@ -36,6 +36,7 @@ from torch.optim import Optimizer
 from . import glance
 from .calls import Unsupported
 from .glance import MISSING
+from .named import MATCHES, asked_by, codes_of, globals_of, imported_by, names_of
 from .parts import Parts
 
 MOST = 1024  # elements of a list, dict or set that are looked at
@@ -43,8 +44,7 @@ SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 _OWN = set(vars(nn.Module()))  # of every module: its parts are state, and looked at there
 _NOT_READ = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__setattr__", "__delattr__", "__init_subclass__", "__set_name__",
              "__class_getitem__", "__copy__", "__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"}  # fmt: skip
-MATCHES = "match statement"  # among the names: classes are asked for __match_args__
-_BY_TEXT = {"getattr", "hasattr", "attrgetter", "__dict__", "vars"}  # by these the code names attributes in texts
+_OF_ALL = {"__dict__", "vars", "asdict", "astuple"}  # by these the code takes all that an object has
 
 
 @functools.cache
@@ -61,46 +61,6 @@ def _installed(root: str) -> bool:
 
 def _root(thing: Any) -> str:
     return (getattr(thing, "__module__", None) or "").partition(".")[0]
-
-
-def names_of(code: Any) -> Iterator[str]:
-    for part in _codes(code):
-        yield from part.co_names
-        yield from _asked_by(part)
-        if any(i.opname == "MATCH_CLASS" for i in dis.get_instructions(part)):  # which has the names of attributes in a tuple
-            yield MATCHES
-            yield from (name for constant in part.co_consts if type(constant) is tuple for name in constant if type(name) is str)
-
-
-def _asked_by(code: Any) -> Iterator[str]:
-    """The names of attributes that stand in texts of the code itself, as in ``getattr(o, "name", 1)``: an object may have none."""
-    if not _BY_TEXT.isdisjoint(code.co_names):
-        yield from (constant for constant in code.co_consts if type(constant) is str and constant.isidentifier())
-
-
-def imported_by(function: types.FunctionType) -> Iterator[types.ModuleType]:
-    """The modules that a function imports when it is called, so that no global has them."""
-    package = function.__globals__.get("__package__") or ""
-    bases = [""] + [".".join(package.split(".")[: n + 1]) + "." for n in range(package.count(".") + 1) if package]
-    for code in _codes(function.__code__):
-        for name in (i.argval for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"):
-            parts = name.split(".")
-            for path in (base + ".".join(parts[: n + 1]) for base in bases for n in range(len(parts))):
-                if isinstance(module := sys.modules.get(path.rstrip(".")), types.ModuleType):
-                    yield module
-
-
-def _codes(code: Any) -> Iterator[Any]:
-    yield code
-    for constant in code.co_consts:
-        if hasattr(constant, "co_names"):
-            yield from _codes(constant)
-
-
-def globals_of(code: Any) -> set[str]:
-    """The names that are globals in the code, and not attributes."""
-    how = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "DELETE_GLOBAL")
-    return {i.argval for part in _codes(code) for i in dis.get_instructions(part) if i.opname in how}
 
 
 def same(old: Any, new: Any) -> bool:
@@ -140,6 +100,7 @@ class Surroundings:
         self.roots = [step, *modules, *arguments]
         self.names: set[str] = set()
         self.asked: set[str] = set()  # those of them that stand in texts
+        self.takes_all = False  # whether the program's code takes all attributes of some object
         known = -1
         while known != len(self.names):  # what is found by a name has code with more names
             known = len(self.names)
@@ -148,7 +109,9 @@ class Surroundings:
             self.held: list[tuple[Callable[[Any], tuple[Any, ...]], Any, str, list[str]]] = []  # likewise: (what takes them from a dict, it, ...)
             self.absent: list[tuple[Any, set[str], str]] = []  # (something with names, what is not among them, whose they are)
             self.modules: list[nn.Module] = []
+            self.functions: list[types.FunctionType] = []  # the program's
             self._walk()
+            self._guard("the code of a function", functools.partial(_made_of, self.functions))
         self.values = [get(held) for get, held, *_ in self.held]
         self.parts = Parts(self.modules)
         self.places += itertools.starmap(Place, self.parts.places())
@@ -177,7 +140,7 @@ class Surroundings:
         if isinstance(item, Wrapper):
             return [item.step, *self._object(item, item.ours)]
         if isinstance(item, functools.partial):
-            return [item.func, *item.args, *item.keywords.values()]
+            return [item.func, *item.args, item.keywords]
         if isinstance(item, types.MethodType):
             return [item.__func__, item.__self__]
         if isinstance(item, types.BuiltinMethodType):
@@ -223,6 +186,10 @@ class Surroundings:
             return [item.data, *item]
         if isinstance(item, weakref.ref):
             return [item()]
+        if isinstance(item, functools._lru_cache_wrapper):
+            # What it has kept. Its dict itself may not be written.
+            found = [part for part in gc.get_referents(item) if not isinstance(part, type)]
+            return [kept for part in found for kept in (part.values() if type(part) is dict else [part])]
         if isinstance(item, threading.Event):
             self._guard("an Event", lambda: (item.is_set(),))
             self._place("an Event", lambda: {None: item.is_set()}, lambda before: item.set() if before[None] else item.clear())
@@ -262,22 +229,25 @@ class Surroundings:
         elif isinstance(item, (list, deque, set)):
             # The order of a set is that of its table, which stays while the set does.
             self._guard(owner, lambda: tuple(item))
-        return list(item.values() if isinstance(item, dict) else item)
+        return [*item, *(item.values() if isinstance(item, dict) else ())]
 
     def _function(self, function: types.FunctionType) -> list[Any]:
         if function is os.getenv:
             return [os.environ]
         if _root(function) in ("torch", "engine"):
             return []
-        self._learn(function.__code__)
+        installed = _installed(_root(function))
+        self._learn(function.__code__, installed)
         variables, cells = function.__code__.co_freevars, function.__closure__ or ()
-        if cells and not _installed(_root(function)):
+        if cells and not installed:
             owner = f"a variable of {function.__qualname__}"
             self._place(owner, lambda: dict(zip(variables, map(_cell, cells))), functools.partial(_bind, cells))
             self._guard(owner, lambda: tuple(map(_cell, cells)))
-        held = [*map(_cell, cells), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-        if _installed(_root(function)):
-            return held
+        held = [*map(_cell, cells), *(function.__defaults__ or ())]
+        if installed:
+            return held + [*(function.__kwdefaults__ or {}).values()]
+        self.functions.append(function)
+        held.append(function.__kwdefaults__)
         if attributes := vars(function):
             owner = f"the function {function.__qualname__}"
             self._place(owner, lambda: dict(attributes), lambda before: (attributes.clear(), attributes.update(before)))  # type: ignore[func-returns-value]
@@ -285,9 +255,11 @@ class Surroundings:
         held += imported_by(function)
         return held + self._named("a global", function.__globals__, globals_of(function.__code__))
 
-    def _learn(self, code: Any) -> None:
-        self.names.update(names_of(code))
-        self.asked.update(*map(_asked_by, _codes(code)))
+    def _learn(self, code: Any, installed: bool) -> None:
+        names = set(names_of(code))
+        self.names |= names
+        self.takes_all |= not installed and not _OF_ALL.isdisjoint(names)
+        self.asked.update(*map(asked_by, codes_of(code)))
 
     def _class(self, kind: type) -> list[Any]:
         """A method is read if its name is, or if Python or torch calls it by itself."""
@@ -305,27 +277,32 @@ class Surroundings:
             if MATCHES in self.names:
                 self.names.update(read.get("__match_args__", ()))
             for name, value in read.items():
-                if name in self.names or name == "forward" or name.startswith("__") and name not in _NOT_READ:
+                if self._is_read(name):
                     for part in (value, getattr(value, "fget", None), getattr(value, "__func__", None), getattr(value, "func", None)):
                         if isinstance(part, types.FunctionType):
-                            self._learn(part.__code__)
+                            self._learn(part.__code__, _installed(_root(base)))
                             held.append(part)
                     if hasattr(value, "__get__") and (isinstance(value, Wrapper) or not _installed(_root(type(value)))):
                         held.append(value)  # a descriptor of the program's
             if not _installed(_root(base)):
                 # Methods may be replaced, too.
-                self._read(base.__qualname__, read, sorted(n for n, v in read.items() if isinstance(v, types.FunctionType)
-                                                           and (n in self.names or n == "forward")))  # fmt: skip
+                self._read(base.__qualname__, read, sorted(n for n, v in read.items() if hasattr(v, "__get__") and self._is_read(n)))
                 values = {n for n in self.names if n in read and not hasattr(read[n], "__get__")}
                 held += self._named(base.__qualname__, read, values, functools.partial(_set_all, base))
         return held
 
+    def _is_read(self, name: str) -> bool:
+        """Whether a method of this name may be called."""
+        return name in self.names or name == "forward" or name.startswith("__") and name not in _NOT_READ
+
     def _object(self, item: Any, without: Set[str]) -> list[Any]:
         """The attributes of an object."""
+        takes_all = self.takes_all and not isinstance(item, nn.Module) and (
+            isinstance(item, (types.SimpleNamespace, argparse.Namespace)) or not _installed(_root(type(item))))  # fmt: skip
         owner, attributes = type(item).__qualname__, getattr(item, "__dict__", None)
         owner = f"torch.{owner}" if _root(type(item)) == "torch" and isinstance(item, nn.Module) else owner
         slots = [n for k in type(item).__mro__ if "__slots__" in vars(k) for n, v in vars(k).items()
-                 if n in self.names and isinstance(v, types.MemberDescriptorType)]  # fmt: skip
+                 if (takes_all or n in self.names) and isinstance(v, types.MemberDescriptorType)]  # fmt: skip
         read = lambda: tuple(getattr(item, n, MISSING) for n in slots)  # noqa: E731
         if slots:
             self._place(owner, lambda: dict(zip(slots, read())), functools.partial(_set_all, item))
@@ -347,7 +324,9 @@ class Surroundings:
                   if n in self.names and n not in attributes
                   and (isinstance(v, SIMPLE) or not _installed(_root(base)) and not hasattr(v, "__set__"))}  # fmt: skip
         self._lacks(owner, attributes, absent if _root(type(item)) == "torch" else absent | self.asked - attributes.keys())
-        return [*read(), *self._read(owner, attributes, [n for n in own() if n in self.names])]
+        if takes_all:
+            self._guard(owner, lambda: tuple(attributes))
+        return [*read(), *self._read(owner, attributes, [n for n in own() if takes_all or n in self.names])]
 
     def _named(self, owner: str, held: Any, names: set[str] | None = None, write: Any = None) -> list[Any]:
         found = sorted(n for n in (self.names if names is None else names) if n in held)
@@ -467,6 +446,11 @@ def gives_another_each_time(item: Any) -> bool:
     queues = [getattr(sys.modules.get(module), name, None) for module, name in
               (("queue", "Queue"), ("_queue", "SimpleQueue"), ("multiprocessing.queues", "Queue"), ("multiprocessing.queues", "SimpleQueue"))]
     return isinstance(item, (Iterator, *(kind for kind in queues if kind))) and not isinstance(item, io.IOBase)
+
+
+def _made_of(functions: list[types.FunctionType]) -> tuple[Any, ...]:
+    """What may be put in the place of a function without another function."""
+    return (*[f.__code__ for f in functions], *[f.__defaults__ for f in functions])
 
 
 def _cell(cell: Any) -> Any:

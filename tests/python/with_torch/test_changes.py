@@ -360,3 +360,15 @@ def test_gradients_are_not_left_by_any_call_behind_the_first(forced):
         step(torch.randn(6, 8))
         assert i == 0 or all(p.grad is None for p in model.parameters())
     assert step.captures == 1
+
+
+def test_settings_of_a_group_in_a_list_that_is_changed_are_noticed(forced):
+    forced("in turn")
+
+    def between(i, optimizer, _):
+        if i == 4:
+            optimizer.param_groups[0]["betas"][0] = 0.5
+
+    adam = lambda parameters: Adam([{"params": parameters, "betas": [0.9, 0.99]}], lr=0.1)  # noqa: E731
+    step = compared(trained(adam, between))
+    assert not step.why_eager and step.captures == 2 and step.recaptured == "an optimizer's settings"

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+import warnings
 
 import pytest
 import torch
@@ -331,3 +332,28 @@ def test_each_thread_runs_the_way_that_was_chosen_for_its_own_call(monkeypatch):
     other.join()
     out.backward()
     assert runs == [("forward", WORKERS, True), ("forward", CALLER, False), ("backward", CALLER, False), ("backward", WORKERS, True)]
+
+
+def test_a_model_whose_gradients_are_differentiated_runs_eagerly_and_says_so():
+    """As a gradient penalty does; programs of AOTAutograd cannot."""
+    losses = []
+    for compile in (compiled, lambda model: model):
+        torch.manual_seed(0)
+        critic = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+        optimizer, net = torch.optim.SGD(critic.parameters(), 0.05), compile(critic)
+        losses.append([])
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for _ in range(30):
+                optimizer.zero_grad()
+                x = torch.randn(8, 4, requires_grad=True)
+                out = net(x)
+                (gradient,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+                loss = out.mean() + (gradient.norm(2, dim=1) - 1).square().mean()
+                loss.backward()
+                optimizer.step()
+                losses[-1].append(loss.item())
+        if net is not critic:
+            assert sum("runs eagerly: its gradients are differentiated" in str(w.message) for w in told) == 1
+            assert "its gradients are differentiated" in str(engine.torch.explain(net)[-1])
+    assert losses[0] == losses[1]

@@ -1,0 +1,113 @@
+"""engine.torch.smart_stage: batches with tensors of other layouts or with attributes, loaders that wait for the program, and what
+goes with a stage that the program forgets."""
+
+import gc
+import queue
+import threading
+import weakref
+
+import pytest
+
+from small_files import PATIENCE, one_thread  # noqa: F401 - a fixture; skips the file where PyTorch is missing
+
+import torch
+
+import engine.torch
+
+AT_ONCE = {"profile_steps": 0, "guard_steps": 0}  # staged from the first step on
+WAYS = [{}, AT_ONCE, {**AT_ONCE, "capacity": 4}, {"do_smart_stage": False}]
+
+
+def rows(count=16):
+    return [torch.full((3, 4), i / 8 - 1) for i in range(count)]
+
+
+def sparse():
+    return [x.relu().to_sparse() for x in rows()], lambda x: (x * 2).to_dense().sum().item()
+
+
+def compressed_rows():
+    return [x.relu().to_sparse_csr() for x in rows()], lambda x: (x @ torch.ones(4, 1)).sum().item()
+
+
+def nested():
+    return [torch.nested.nested_tensor([x[0], x[1, :2]]) for x in rows()], lambda x: x.to_padded_tensor(0.0).sum().item()
+
+
+def made_sparse_by_the_step():
+    return rows(), lambda x: ((x * 2).to_sparse() * 2).to_dense().sum().item()
+
+
+def with_attributes():
+    given = rows()
+    for i, x in enumerate(given):
+        x.lengths = [i, i + 1]
+    return given, lambda x: (x * 2).sum().item() + sum(x.lengths)
+
+
+def with_attributes_of_some():
+    given, step = with_attributes()
+    return [{"x": x, "y": x + 1} for x in given], lambda batch: step(batch["x"]) + (batch["y"] * 3).tanh().sum().item()
+
+
+@pytest.mark.parametrize("kind", [sparse, compressed_rows, nested, made_sparse_by_the_step, with_attributes, with_attributes_of_some])
+def test_steps_are_those_of_the_loop_in_turn(kind):
+    given, step = kind()
+    expected = [step(x) for x in given]
+    for options in WAYS:
+        given, step = kind()
+        assert list(engine.torch.smart_stage(step, given, **options)) == expected, options
+
+
+@pytest.mark.parametrize("options", [{"profile_steps": 0, "guard_steps": 0, "capacity": capacity} for capacity in (1, 4)])
+def test_a_loader_may_wait_for_what_the_program_does_with_a_step(options):
+    """While the stage waits for the next item, the step of this one begins and ends."""
+    answers, closed = queue.Queue(), []
+
+    def observations():
+        value = 1.0
+        for _ in range(20):
+            yield torch.full((4,), value)
+            value = answers.get(timeout=PATIENCE)
+        closed.append(True)
+
+    seen = []
+    for answer in engine.torch.smart_stage(lambda x: (x * 2).sum().item() / 7, observations(), **options):
+        seen.append(answer)
+        answers.put(answer)
+    assert seen == pytest.approx([(8 / 7) ** n for n in range(1, 21)]) and closed
+
+
+class Trainer:
+    def __init__(self, cancels):
+        self.cancels, self.closed = cancels, threading.Event()
+
+    def batches(self):
+        try:
+            yield from rows(1000)
+        finally:
+            self.closed.set()
+
+    def step(self, x):
+        return (x * 2).sum().item()
+
+    def train(self):
+        self.steps = engine.torch.smart_stage(self.step, self.batches(), **AT_ONCE)
+        for _ in zip(range(5), self.steps):
+            pass
+        if self.cancels:
+            self.steps.cancel()
+        return self.closed
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+def test_with_a_stage_its_loader_and_the_object_whose_step_it_runs_go(cancels):
+    trainer = Trainer(cancels)
+    closed, gone = trainer.train(), threading.Event()
+    weakref.finalize(trainer, gone.set)
+    del trainer
+    for _ in range(int(PATIENCE * 10)):
+        gc.collect()
+        if gone.wait(0.1) and closed.is_set():
+            return
+    pytest.fail(f"object gone: {gone.is_set()}, loader closed: {closed.is_set()}")
