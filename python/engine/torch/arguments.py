@@ -38,6 +38,7 @@ class Unseen:
         self.value = value
 
 
+_LAYOUTS = (torch.strided, torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 LEFT_OUT = object()  # the leaf of an attribute that an object is made without
 
 
@@ -163,6 +164,10 @@ def signature(leaf: Any) -> Any:
         if type(leaf) not in _TENSORS:
             plain = "; give it engine.torch.plain(tensor)" if type(leaf).__name__ == "Staged" else ""
             raise Unsupported(f"an argument of the tensor class {type(leaf).__qualname__}, which a capture cannot stand in for{plain}")
+        if named := [name for name in leaf.__dict__ if not name.startswith("_dynamo")]:
+            raise Unsupported(f"an argument that has an attribute '{named[0]}' of the program's, which may change unseen; give it as an argument")
+        if leaf.is_nested or leaf.layout not in _LAYOUTS:
+            raise Unsupported(f"an argument that is a {'nested tensor' if leaf.is_nested else leaf.layout}, which a capture cannot stand in for")
         if leaf.requires_grad and not leaf.is_leaf and torch.is_grad_enabled():
             raise Unsupported("an argument that was computed from what requires gradients, to which a run would send none; detach it, or "
                               "compute it inside of the step")  # fmt: skip

@@ -196,9 +196,12 @@ _LINE = re.compile(r'File "([^"]+)", line (\d+), in ([^\n]*)\n\s*([^\n]*)')
 PACKAGES = tuple(str(Path(p).parent) + "/" for p in (torch.__file__, __file__))
 
 
+_NO_FILES = ("<eval_with_key>", "<frozen ", "<torch_package", "<__array_function__")  # code that libraries make
+
+
 def is_torch(file: str) -> bool:
-    """Whether a file is of torch or of this package, and not of the program."""
-    return file.startswith(PACKAGES) or file.startswith("<")
+    """Whether a file is of torch or of this package, and not of the program, which may have none (``<stdin>``, ``<string>``)."""
+    return file.startswith(PACKAGES) or file.startswith(_NO_FILES)
 
 
 def line_of(node: Node) -> tuple[str, int, str]:

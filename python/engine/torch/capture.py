@@ -104,12 +104,13 @@ class _Numbers:
 class _Tracing:
     """What optimizers do while a step is captured."""
 
-    def __init__(self, state: State, tensors: list[torch.Tensor], counts: dict[int, float], made: Made) -> None:
+    def __init__(self, state: State, tensors: list[torch.Tensor], counts: dict[tuple[int, int], float], made: Made) -> None:
         self.state, self.tensors, self.made = state, tensors, made
         self.numbers_of = {id(t): i for i, t in enumerate(tensors)}
         self.found = Found()
-        self.counts = counts  # by id of a parameter: how often it had been updated before
-        self.done: Counter[int] = Counter()  # likewise: in this step
+        self.counts = counts  # by ids of an optimizer and a parameter: how often the one had updated the other before
+        self.done: Counter[tuple[int, int]] = Counter()  # likewise: in this step
+        self.updated: set[int] = set()  # ids of parameters
         self.marks = _Numbers()
         self.numbers: list[tuple[Part, list[str]]] = []
         self.rates: list[tuple[Any, int, dict[str, Any]]] = []
@@ -135,7 +136,7 @@ class _Tracing:
             if tensor.grad is gradient and gradient is not None:
                 continue
             real = self.state.tensors[number]
-            if tensor.grad is None or self.done[id(real)] and number not in without:
+            if tensor.grad is None or id(real) in self.updated and number not in without:
                 self.cleared += [real] if tensor.requires_grad or gradient is not None else []
                 continue
             if number in without:
@@ -195,7 +196,8 @@ class _Tracing:
                 updated = [p for p in group["params"] if self.of(p).grad is not None]
                 parts: dict[Any, list[Any]] = {}  # by how often they have been updated, on which numbers of the run depend
                 for p in updated:
-                    parts.setdefault((self.counts.get(id(p)), self.done[id(p)]) if rule.counts else (None, 0), []).append(p)
+                    both = id(optimizer), id(p)
+                    parts.setdefault((self.counts.get(both), self.done[both]) if rule.counts else (None, 0), []).append(p)
                 for (_, done), part in parts.items():
                     self.update(Part(optimizer, rule, number, part, done), group)
 
@@ -211,7 +213,8 @@ class _Tracing:
             return names[name]
 
         for p in part.updated:
-            self.done[id(p)] += 1
+            self.done[id(optimizer), id(p)] += 1
+            self.updated.add(id(p))
             with self.grouped():
                 gradient = self.of(p).grad
                 if gradient.is_sparse not in rule.sparse:
@@ -236,6 +239,10 @@ class _Tracing:
             node = node.next
 
 
+_OTHER_GRADIENTS = {torch.prod, torch.cumprod, torch.Tensor.prod, torch.Tensor.cumprod}
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
+
 class _Calls(TorchFunctionMode):
     """Sees each call of torch that the step makes. A tensor of the state that the program reached by another way than its
     module, as by a list of parameters or an optimizer's groups, is replaced by what stands for it. Notes, for each call that
@@ -248,6 +255,9 @@ class _Calls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         refuse_what_has_no_answer(func)
+        if func == _SET_DATA and id(args[0]) not in self.tracing.numbers_of and id(args[0]) not in self.tracing.state.number:
+            raise Unsupported("it gives a tensor other data (x.data = ...), which a run of its plan would not; change that in place, as by "
+                              "x.copy_()")  # fmt: skip
         if func is torch.Tensor.__eq__ and self.tracing.real(args[0]) is self.tracing.real(args[1]) and args[0] is not args[1]:
             return True  # a tensor and what stands for it, as where a set is asked for one
         foreign: list[torch.Tensor] = []
@@ -266,6 +276,8 @@ class _Calls(TorchFunctionMode):
         except Exception as error:
             refused(f"it handles an error that a call of torch's raises in the capture, and need not raise in a run: {type(error).__name__}")
             raise
+        if func in _OTHER_GRADIENTS and isinstance(result, torch.Tensor) and result.requires_grad:
+            raise Unsupported(f"a gradient through {func.__name__}, which torch computes in another way while it is captured")
         self.tracing.made.note(result)
         if foreign and any(isinstance(made, torch.Tensor) and made.requires_grad for made in tree_leaves(result)):
             raise Unsupported(f"a gradient of a tensor {tuple(foreign[0].shape)} that is no parameter of a module which the step "
@@ -361,6 +373,7 @@ def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
             if gradient is not None:
                 tensor.grad = gradient
         tracing = told["tracing"] = _Tracing(state, given, counts, made)
+        needed = [t.requires_grad for t in inputs]
         in_args, in_kwargs = spec.closed(filled)
         parts, structure = flat((in_args, in_kwargs))
         with state.swapped(given), alike(state.tensors, given), tracing.installed(), _Calls(tracing, whole.__code__):
@@ -372,6 +385,8 @@ def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
         told["constants"] = [None if isinstance(o, torch.Tensor) else o for o in out]
         if any(a.grad is not None for a in inputs if a.requires_grad and a.is_leaf):
             raise Unsupported("it leaves a gradient of an argument in .grad; clear that at its end, or return it")
+        if any(t.requires_grad is not before and t.grad_fn is None for t, before in zip(inputs, needed)):
+            raise Unsupported("it changes which of its arguments require gradients, which a run of its plan would not")
         now, same = flat((in_args, in_kwargs))
         if same != structure or any(a is not b for a, b in zip(now, parts)):
             raise Unsupported("it changes what a list, a dict or another object among its arguments holds")

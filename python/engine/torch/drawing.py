@@ -1,16 +1,18 @@
-"""Random numbers while a step is captured.
+"""Random numbers and clocks while a step is captured.
 
 What draws twice, as torch.utils.checkpoint does, reads the state of torch's generator and sets it again. Here both are operators, so
 they have their place in the graph among those that draw. Numbers of Python's and NumPy's modules, and those that come from
-a seed which the step sets, would be the same in each run, so a step with these is refused."""
+a seed which the step sets, would be the same in each run, so a step with these is refused. So is one that reads a clock."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,11 +20,13 @@ import torch
 from torch import Tensor
 
 from .calls import Unsupported
+from .named import installed
 
 _lock = threading.RLock()  # one capture at a time replaces functions
 _here = threading.local()  # depth: captures at work in this thread
 _BYTES = torch.default_generator.get_state().numel()
 _SEEDS = ("manual_seed", "seed", "initial_seed")
+_CLOCKS = ("time", "perf_counter", "monotonic", "process_time", "thread_time")  # each with another in nanoseconds
 _HARMLESS = {"getstate", "setstate", "get_state", "set_state", "get_bit_generator"}  # torch.compile keeps states by these
 # Bound to the real functions before any capture replaces them.
 _get, _set = torch.random.get_rng_state, torch.random.set_rng_state
@@ -56,6 +60,25 @@ def _refused(name: str) -> Callable[..., Any]:
     return refuse
 
 
+def _seeded(default_rng: Callable[..., Any], seed: Any = None) -> Any:
+    """A generator with a seed gives the same numbers in each call of the step, too."""
+    return _refused("numpy.random.default_rng without a seed")() if seed is None else default_rng(seed)
+
+
+def _drawn(urandom: Callable[[int], bytes], size: int) -> bytes:
+    if not installed(sys._getframe(2).f_globals.get("__name__", "").partition(".")[0]):
+        _refused("os.urandom")()
+    return urandom(size)
+
+
+def _read(clock: Callable[[], Any]) -> Any:
+    """Libraries may read it: what they do with it is not the step's result."""
+    caller = sys._getframe(2)  # behind what stands for the clock
+    if not installed(caller.f_globals.get("__name__", "").partition(".")[0]):
+        _refused(f"time.{clock.__name__}")()
+    return clock()
+
+
 class _Watched:
     """Instead of a generator, while a step is captured: other threads find the generator behind it."""
 
@@ -84,6 +107,12 @@ def _instead() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         for name in _SEEDS:
             yield module, name, _refused(f"torch.{name}")
     numpy = sys.modules.get("numpy.random")
+    for name in (name + unit for name in _CLOCKS for unit in ("", "_ns")):
+        yield time, name, functools.partial(_read, getattr(time, name))
+    yield os, "urandom", functools.partial(_drawn, os.urandom)
+    yield random, "_urandom", _refused("random.SystemRandom")
+    if numpy is not None:
+        yield numpy, "default_rng", functools.partial(_seeded, numpy.default_rng)
     for module, where, drawn in ((random, "random", random._inst), (numpy, "numpy.random", getattr(numpy, "mtrand", None))):  # type: ignore[attr-defined]
         owner = getattr(drawn, "_rand", drawn)
         for name, function in list(vars(module).items()) if module else ():

@@ -157,8 +157,13 @@ def _named(frame: Any) -> Iterator[Any]:
     names = frame.f_code.co_names
     for held in [*frame.f_locals.values(), *(frame.f_globals[n] for n in names if n in frame.f_globals)]:
         yield held
-        if isinstance(held, types.ModuleType) or not is_torch(getattr(inspect.getmodule(type(held)), "__file__", None) or "<"):
+        if isinstance(held, types.ModuleType) or _of_the_program(inspect.getmodule(type(held))):
             yield from (inspect.getattr_static(held, n, None) for n in names)
+
+
+def _of_the_program(module: types.ModuleType | None) -> bool:
+    file = getattr(module, "__file__", None)
+    return not is_torch(file) if file else getattr(module, "__name__", "") == "__main__"
 
 
 def _swallows(manager: Any, raised: Kinds) -> bool:

@@ -1,8 +1,9 @@
-"""The names by which code reads globals, attributes and modules."""
+"""The names by which code reads globals, attributes and modules, and whose code it is."""
 
 from __future__ import annotations
 
 import dis
+import functools
 import sys
 import types
 from collections.abc import Iterator
@@ -10,6 +11,18 @@ from typing import Any
 
 MATCHES = "match statement"  # among the names: classes are asked for __match_args__
 _BY_TEXT = {"getattr", "hasattr", "attrgetter", "__dict__", "vars"}  # by these the code names attributes in texts
+
+
+@functools.cache
+def standard(root: str) -> bool:
+    return root in sys.stdlib_module_names and root != "__main__" or root == "engine"
+
+
+@functools.cache
+def installed(root: str) -> bool:
+    """Whether a package is torch, of the standard library or installed, and not the program's."""
+    file = getattr(sys.modules.get(root), "__file__", None) or ""
+    return standard(root) or root == "torch" or "site-packages" in file
 
 
 def names_of(code: Any) -> Iterator[str]:

@@ -201,11 +201,23 @@ def settings(optimizer: Optimizer) -> tuple[Any, ...]:
     )
 
 
+class _Held:
+    """A setting that is equal to itself alone, while nobody has changed it as far as torch counts."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.version = value, getattr(value, "_version", 0)
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _Held) and self.value is other.value and self.version == other.version
+
+
 def _frozen(value: Any) -> Any:
     """A setting as it is now: lists and dicts may be changed in place."""
     if isinstance(value, (list, tuple)):
         return type(value), *map(_frozen, value)
-    return (dict, *((k, _frozen(v)) for k, v in value.items())) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return dict, *((k, _frozen(v)) for k, v in value.items())
+    return value if isinstance(value, (bool, int, float, complex, str, bytes, type(None))) else _Held(value)
 
 
 @dataclass(frozen=True)

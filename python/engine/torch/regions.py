@@ -22,6 +22,8 @@ from .options import Options, options_of
 from .program import Program
 from .staged import Staged, plain
 
+WATCHED = ("hooks of saved tensors are around it, as of torch.utils.checkpoint, which makes it run twice and asks that both runs save the "
+           "same tensors")  # fmt: skip
 PREPARING = 90  # calls after which cost_model must have decided
 _numbers = itertools.count()
 compiled: weakref.WeakSet[Region] = weakref.WeakSet()  # for explain
@@ -38,7 +40,7 @@ class Region:
     """What Dynamo gave as one graph: eager, or as programs of the engine, whichever measures faster."""
 
     def __init__(self, module: GraphModule, inputs: list[Any], options: Options) -> None:
-        self.eager = module.forward  # the module's own call would look for hooks first
+        self.eager = _restoring(module)
         self.options = options
         self.programs: dict[str, Program] = {}  # "forward" and "backward", or "inference"
         self.number = next(_numbers)
@@ -48,9 +50,10 @@ class Region:
         self.warmed = 0
         self.here = _Here()
         partition = default_partition if options.partition == "default" else min_cut_rematerialization_partition
-        self.compiled = aot_autograd(fw_compiler=self._compiler("forward"), bw_compiler=self._compiler("backward"),
-                                     inference_compiler=self._compiler("inference"), partition_fn=partition,
-                                     keep_inference_input_mutations=True)(module, inputs)  # fmt: skip
+        with torch._functorch.config.patch(donated_buffer=False):  # else a graph could not go backward twice
+            self.compiled = aot_autograd(fw_compiler=self._compiler("forward"), bw_compiler=self._compiler("backward"),
+                                         inference_compiler=self._compiler("inference"), partition_fn=partition,
+                                         keep_inference_input_mutations=True)(module, inputs)  # fmt: skip
         candidates = self._candidates()
         self.choice = Choice(candidates, warm=WORKERS if WORKERS in candidates and options.policy == "cost_model" else None)
         compiled.add(self)
@@ -92,6 +95,8 @@ class Region:
         elif not self.called:
             self.called = True
             self.parameters.update({id(a): a for a in args if isinstance(a, torch.nn.Parameter)})
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None and self.choice.decided != EAGER:
+            self.choice.hold(EAGER, WATCHED)
         mode, measured = self.choice.next()
         call = self.eager if mode == EAGER else self.compiled
         here.mode = mode if mode != EAGER else IN_TURN
@@ -107,6 +112,41 @@ class Region:
             if self.warmed >= PREPARING or all(p.settled() for p in self.programs.values()):
                 self.choice.prepared()
         return call(*args)
+
+
+_OF_MODES = {"_set_grad_enabled", "_enter_autocast", "_enter_inference_mode"}  # calls in a graph that end with another call
+
+
+def _restoring(module: GraphModule) -> Callable[..., Any]:
+    """Runs the graph eagerly. An error inside of ``no_grad`` or ``autocast`` leaves these as they were before."""
+    forward = module.forward  # the module's own call would look for hooks first
+    if _OF_MODES.isdisjoint(getattr(node.target, "__name__", "") for node in module.graph.nodes):
+        return forward
+
+    def run(*args: Any) -> Any:
+        grad, kinds = torch.is_grad_enabled(), ("cpu", "cuda")
+        before = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
+        cached, nesting = torch.is_autocast_cache_enabled(), _autocast_nesting()
+        try:
+            return forward(*args)
+        except BaseException:
+            torch._C._set_grad_enabled(grad)
+            for kind, enabled, dtype in before:
+                torch.set_autocast_enabled(kind, enabled)
+                torch.set_autocast_dtype(kind, dtype)
+            torch.set_autocast_cache_enabled(cached)
+            while _autocast_nesting() > nesting:
+                if torch.autocast_decrement_nesting() == 0:
+                    torch.clear_autocast_cache()
+            raise
+
+    return run
+
+
+def _autocast_nesting() -> int:
+    nesting = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return nesting
 
 
 def backend(module: GraphModule, inputs: list[Any], options: Mapping[str, Any] | None = None) -> Callable[..., Any]:

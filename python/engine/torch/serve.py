@@ -36,7 +36,9 @@ class Server:
         self._form = _Form()
         args_form = self._form.of(args, "", _names(model, args))
         kwargs_form = self._form.dict(kwargs, "")
-        exported, self.strict = _exported(model, args, kwargs, batch, rows)
+        leaves, form = tree_flatten((args, kwargs))
+        dims = _dimensions(leaves, batch)
+        exported, self.strict = _exported(model, leaves, form, dims, rows)
         signature = exported.graph_signature
         if signature.buffers_to_mutate or signature.user_inputs_to_mutate or signature.parameters_to_mutate:
             changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
@@ -59,6 +61,8 @@ class Server:
         self._run = self._native.run
         self._shapes = {name: (tuple(t.shape), t.dtype) for name, t in self._sources.items()}
         self._keep()
+        if rows[0] == 1 and any(dim is not None for dim in dims):
+            self._compare(*tree_unflatten([leaf if dim is None else leaf.detach().narrow(dim, 0, 1) for leaf, dim in zip(leaves, dims)], form))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns for these arguments. TypeError or ValueError, with the argument's name, for what the model
@@ -92,6 +96,18 @@ class Server:
         lines += [f"  {t:8.2f} us  {n}" for t, n in sorted(zip(times, names), key=lambda p: -p[0])]
         return "\n".join(lines) + "\n"
 
+    def _compare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Unsupported if the answer to one row is not the model's: torch exports for two rows and more, and a model may treat one
+        otherwise, as ``squeeze()`` does."""
+        with torch.no_grad():
+            expected, spec = tree_flatten(self.model(*args, **kwargs))
+            got, made = tree_flatten(self(*args, **kwargs))
+        if spec != made or not all(map(_alike, expected, got)):
+            sizes = [[list(t.shape) for t in told if isinstance(t, torch.Tensor)] for told in (expected, got)]
+            differs = f"tensors of {sizes[0]}, and not of {sizes[1]}" if sizes[0] != sizes[1] else "something else than what was exported"
+            raise Unsupported(f"of a request of one row the model makes {differs}: it treats one row otherwise than two and more; "
+                              "serve it with rows=(2, ...)")  # fmt: skip
+
     def _found(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by placeholder, as the model has them now."""
         own: dict[str, torch.Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
@@ -101,7 +117,12 @@ class Server:
         return found  # type: ignore[return-value]
 
     def _keep(self) -> None:
-        tensors, watched, folded = [], [], set()
+        # What torch counts is read before what is copied, so that a change meanwhile is found. Buffers: torch counts no change of a batch
+        # norm's running statistics, but that of the number of batches, which comes with it.
+        buffers = dict(self.model.named_buffers(remove_duplicate=False))
+        noted = {id(t): (t.data_ptr(), -1 if t.is_inference() else t._version) for t in (*self._sources.values(), *buffers.values())}
+        self._memory = [t.detach() for t in self._sources.values()]  # so that no other tensor gets its address
+        tensors, folded = [], set()
         with torch.no_grad():
             for constant in self._lowering.constants:
                 tensors.append(self._lowering.as_kept(constant))
@@ -109,12 +130,9 @@ class Server:
                 if not plain:
                     folded |= _read(constant.node)
         self._lowering.known.clear()
-        for name, tensor in self._sources.items():
-            watched.append((tensor, name in folded))
-        # torch counts no change of a batch norm's running statistics, but that of the number of batches, which comes with it.
-        buffers = dict(self.model.named_buffers(remove_duplicate=False))
+        watched = [(tensor, noted[id(tensor)][0], noted[id(tensor)][1] if name in folded else -1) for name, tensor in self._sources.items()]
         norms = {self._places.get(name, "").removesuffix("running_mean") for name in folded if self._is_mean(name)}
-        watched += [(buffers[b], True) for norm in sorted(norms) if (b := f"{norm}num_batches_tracked") in buffers]
+        watched += [(buffers[b], *noted[id(buffers[b])]) for norm in sorted(norms) if (b := f"{norm}num_batches_tracked") in buffers]
         self._native.constants(self._program, tensors, watched)
 
     def _is_mean(self, name: str) -> bool:
@@ -185,11 +203,23 @@ def _traced(leaf: Any, dim: int | None) -> Any:
         if leaf.shape[dim] == 0:
             raise Unsupported("an example without rows")
         leaf = torch.cat([leaf] * LEAST_TRACED, dim)
-    return leaf.contiguous()
+    return leaf.clone(memory_format=torch.contiguous_format)  # at the beginning of its memory
 
 
-def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, rows: tuple[int, int]) -> tuple[Any, bool]:
-    leaves, spec = tree_flatten((args, kwargs))
+def _alike(expected: Any, got: Any) -> bool:
+    """Whether a result is the same but for rounding."""
+    if not isinstance(expected, torch.Tensor):
+        return bool(expected == got)
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return False
+    if not expected.is_floating_point() or not expected.numel():
+        return True
+    expected, got = expected.double(), got.double()
+    return torch.allclose(expected, got, rtol=1e-2, atol=1e-2 * float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max()), equal_nan=True)
+
+
+def _dimensions(leaves: list[Any], batch: Any) -> list[int | None]:
+    """Of each leaf of an example, the dimension that counts rows."""
     if isinstance(batch, int) or batch is None:
         dims = [batch if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
     else:
@@ -202,6 +232,10 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], b
             what = f"of size {list(leaf.shape)}" if isinstance(leaf, torch.Tensor) else "that is no tensor"
             raise engine.errors.UsageError(f"engine.torch.serve: batch is {dim} for an argument {what}")
     dims = [None if dim is None else dim % leaf.dim() for leaf, dim in zip(leaves, dims)]
+    return dims
+
+
+def _exported(model: nn.Module, leaves: list[Any], spec: Any, dims: list[int | None], rows: tuple[int, int]) -> tuple[Any, bool]:
     counts = {leaf.shape[dim] for leaf, dim in zip(leaves, dims) if dim is not None}
     if len(counts) > 1:
         raise engine.errors.UsageError(f"engine.torch.serve: the examples have {sorted(counts)} rows; "

@@ -14,12 +14,13 @@ from torch.utils._pytree import tree_leaves
 
 from . import adapter
 from .calls import Unsupported, argument, call_of, line_of
+from .served_cats import cat
 from .served_folds import Folds, is_constant, mark_constants
 from .served_pointwise import ACTS, MOVE, Group, pointwise, steps_of
 from .served_views import BEFORE, CALL, CONSTANT, INPUT, OUTPUT, Affine, Memory, View, affine, affines, at, contiguous, plus, times
 
 aten = torch.ops.aten
-NOTHING = {aten._assert_tensor_metadata.default, aten._assert_scalar.default, aten._assert_async.msg, aten.sym_constrain_range.default}
+NOTHING = {aten._assert_tensor_metadata.default, aten.sym_constrain_range.default}
 SHAPES = {aten.view.default, aten.squeeze.dims, aten.unsqueeze.default}
 SAME = {aten.detach.default, aten.alias.default}
 REDUCTIONS = {aten.sum.dim_IntList: 0, aten.mean.dim: 1, aten.linalg_vector_norm.default: 2, aten.amax.default: 3}
@@ -44,6 +45,7 @@ class Constant:
 
     node: Node
     how: str
+    strides: tuple[int, ...] | None = None  # as the program was made for
 
 
 @dataclass
@@ -164,7 +166,13 @@ class Lowering:
         value = self.evaluated(constant.node)
         if constant.how == "first":
             value = value[0]
-        return value if constant.how == "as it is" else value.contiguous()
+        if constant.how != "as it is":
+            return value.contiguous()
+        if constant.strides is None:
+            constant.strides = value.stride()
+        if value.stride() == constant.strides:
+            return value
+        return torch.empty_strided(value.shape, constant.strides, dtype=value.dtype).copy_(value)
 
     def constant(self, node: Node, how: str = "as it is") -> View:
         if (node, how) not in self.constant_views:
@@ -211,6 +219,12 @@ class Lowering:
         value = node.meta.get("val")
         if node.target in NOTHING or node in self.views:
             return
+        if node.target is aten._assert_scalar.default:
+            affine(node.args[0].meta["val"]) if isinstance(node.args[0], Node) else None  # refuses what depends on data
+            return
+        if node.target is aten._assert_async.msg:
+            self.torch(node)
+            return
         if not any(isinstance(v, torch.Tensor) for v in tree_leaves(value)):
             if isinstance(node.target, torch._ops.HigherOrderOperator):
                 raise Unsupported(f"{node.target} is no operator")
@@ -236,6 +250,8 @@ class Lowering:
             return False
         base = self.view(node.args[0])  # type: ignore[arg-type]
         base.owned = False
+        if any(t.is_conj() or t.is_neg() for t in tree_leaves(node.meta["val"])):
+            raise Unsupported(f"{node.target}, whose result torch negates when it is read")
         if node.target in SAME:
             self.views[node] = base
             return True
@@ -251,8 +267,9 @@ class Lowering:
         return True
 
     def shown(self, value: torch.Tensor, base: View, source: str, node: Node) -> View:
-        return View(base.storage, value.dtype, affine(value.storage_offset()), affines(value.shape), affines(value.stride()), base.made,
-                    False, source)  # fmt: skip
+        before = affine(node.args[0].meta["val"].storage_offset())  # type: ignore[union-attr]
+        offset = plus(base.offset, plus(affine(value.storage_offset()), (-before[0], -before[1])))
+        return View(base.storage, value.dtype, offset, affines(value.shape), affines(value.stride()), base.made, False, source)
 
     def lookup(self, node: Node) -> bool:
         if node.target is not aten.embedding.default:
@@ -306,9 +323,9 @@ class Lowering:
         if row is not None and tuple(self.evaluated(row).shape) != (self.evaluated(b).shape[-1],):  # type: ignore[arg-type]
             return False
         given = self.view(a)  # type: ignore[arg-type]
-        if given.strides[-1] != (0, 1) and given.sizes[-1] != (0, 1):
-            dense = self.memory.view(a.meta["val"], len(self.nodes))  # type: ignore[union-attr]
-            dense.strides = contiguous(dense.sizes)
+        repeated = any(stride == (0, 0) and size != (0, 1) for stride, size in zip(given.strides[:-1], given.sizes))
+        if repeated or (given.strides[-1] != (0, 1) and given.sizes[-1] != (0, 1)):
+            dense = self.memory.dense(given.sizes, given.dtype, len(self.nodes))
             self.copy(node, given, dense)
             given = dense
         weight = self.constant(b, how)  # type: ignore[arg-type]
@@ -354,52 +371,7 @@ class Lowering:
         return True
 
     def cat(self, node: Node) -> bool:
-        if node.target is not aten.cat.default:
-            return False
-        value = node.meta["val"]
-        parts = [p for p in node.args[0] if p.meta.get("val") is None or p.meta["val"].dim() == value.dim()]  # type: ignore[union-attr]
-        dim = (node.args[1] if len(node.args) > 1 else 0) % max(1, value.dim())  # type: ignore[operator]
-        if any(self.view(p).dtype != value.dtype for p in parts):
-            return False
-        whole = self.memory.view(value, BEFORE)
-        offset: Affine = (0, 0)
-        for part in parts:
-            source = self.view(part)
-            place = View(whole.storage, whole.dtype, times(offset, whole.strides[dim]), source.sizes, whole.strides)
-            offset = plus(offset, source.sizes[dim])
-            if not self.moved(part, node, dim, place):
-                whole.made = max(whole.made, len(self.nodes))
-                self.copy(node, source, place)
-            else:
-                whole.made = max(whole.made, source.made)
-        self.views[node] = whole
-        return True
-
-    def moved(self, part: Node, cat: Node, dim: int, place: View) -> bool:
-        """Lets the node that makes a part put it where it belongs, if nothing shows it as if it lay elsewhere."""
-        if is_constant(part):
-            return False
-        at_once = cat.args[0].count(part) == 1  # type: ignore[union-attr]
-        stacked = part.target is aten.unsqueeze.default and len(part.users) == 1
-        if stacked and part.args[1] % len(place.sizes) == dim:  # type: ignore[operator]
-            part = part.args[0]  # type: ignore[assignment]
-            if len(part.users) != 1:
-                return False
-            strides = place.strides[:dim] + place.strides[dim + 1 :]
-            source = self.views[part]
-        else:
-            strides, source = place.strides, self.views[part]
-            if not source.owned or any(_shows(user) for user in part.users):
-                return False
-        if not at_once or not isinstance(self.maker.get(part), (Made, Group)) or source.storage not in self.own():
-            return False
-        if isinstance(maker := self.maker[part], Made) and maker.kind not in "plrs" or source.made < 0:
-            return False
-        source.storage, source.offset, source.strides, source.owned = place.storage, place.offset, strides, False
-        return True
-
-    def own(self) -> set[int]:
-        return {i for i, s in enumerate(self.memory.storages) if s.kind not in (INPUT, CONSTANT, OUTPUT, CALL)}
+        return cat(self, node)
 
     def reduce(self, node: Node) -> bool:
         kind = REDUCTIONS.get(node.target)  # type: ignore[arg-type]
@@ -407,9 +379,8 @@ class Lowering:
         if kind is None or node.meta["val"].dtype != torch.float32 or self.view(x).dtype != torch.float32:  # type: ignore[arg-type]
             return False
         args = list(node.args[1:])
-        if kind == 2:
-            if args.pop(0) not in (2, 2.0):
-                return False
+        if kind == 2 and args and args.pop(0) not in (2, 2.0):
+            return False
         source = self.view(x)  # type: ignore[arg-type]
         dims = args[0] if args and args[0] else list(range(len(source.sizes)))
         dims = {d % len(source.sizes) for d in ([dims] if isinstance(dims, int) else dims)}  # type: ignore[union-attr, operator]
@@ -472,9 +443,11 @@ class Lowering:
             return slots[of]
 
         args = [argument(v, a.type, slot) for a, v in zip(op._schema.arguments, call.args)]  # type: ignore[union-attr]
-        value = node.meta["val"]
+        value = node.meta.get("val")  # None: it is a check
         made: list[tuple[int, View]] = []
-        if isinstance(value, torch.Tensor):
+        if value is None:
+            outs = []
+        elif isinstance(value, torch.Tensor):
             outs = [len(slots)]
             made = [(outs[0], self.memory.view(value, len(self.nodes), CALL))]
             self.views[node] = made[0][1]
@@ -490,11 +463,3 @@ class Lowering:
         spec = (name, args, outs, call.from_list, call.takes_gil, call.grad_mode, False, None, None)
         self.add(node, "c", lambda: (spec, [(s, v.told()) for s, v in inputs], sizes, [(s, v.told()) for s, v in made],
                                      len(slots) + len(made)), [v for _, v in inputs], [v for _, v in made])  # fmt: skip
-
-
-def _shows(user: Node) -> bool:
-    """Whether it shows its argument as a view that was worked out for where torch would have put it."""
-    if user.target is getitem or not isinstance(user.target, torch._ops.OpOverload):
-        return True
-    returns = user.target._schema.returns
-    return bool(returns) and returns[0].alias_info is not None

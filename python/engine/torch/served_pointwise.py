@@ -74,7 +74,10 @@ def _steps(node: Node, args: tuple[Any, ...]) -> Steps | None:
         return [(op, args[:2])] if alpha == 1 else None
     if target is aten.pow.Tensor_Scalar and args[1] in (2, 0.5):
         return [(MUL, (args[0], args[0]))] if args[1] == 2 else [(SQRT, args[:1])]
-    if target in (aten.clamp.default, aten.clamp.Tensor, aten.hardtanh.default):
+    if target is aten.hardtanh.default:
+        least, most = [*args[1:], *(-1.0, 1.0)[len(args) - 1 :]]
+        return None if kwargs else [(MAX, (args[0], least)), (MIN, (BEFORE_STEP, most))]
+    if target in (aten.clamp.default, aten.clamp.Tensor):
         given = [*args[1:], None, None]
         least, most = kwargs.get("min", given[0]), kwargs.get("max", given[1])
         steps: Steps = [(MAX, (args[0], least))] if least is not None else []

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from .calls import Unsupported
 
@@ -24,6 +25,8 @@ TRIED = (1, 2, 3, 4, 7, 64, 1000, 65_536, 1 << 20)  # rows for which a size must
 @functools.cache
 def _of(expression: Any) -> Affine:
     free = list(expression.free_symbols)
+    if any(symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)) for symbol in free):
+        raise Unsupported(f"the size or number {expression} is known only from the data of a request")
     if len(free) > 1:
         raise Unsupported(f"the size {expression} depends on more than the number of rows")
     if not free:
@@ -131,6 +134,11 @@ class Memory:
             total = plus(total, times(plus(size, (0, -1)), stride))
         storage = self.add(kind, len(self.storages), times(total, (0, value.element_size())))
         return View(storage, value.dtype, (0, 0), sizes, strides, made, True)
+
+    def dense(self, sizes: tuple[Affine, ...], dtype: torch.dtype, made: int) -> View:
+        """A new storage whose elements lie one after the other."""
+        storage = self.add(ARENA, len(self.storages), times(count(sizes), (0, dtype.itemsize)))
+        return View(storage, dtype, (0, 0), sizes, contiguous(sizes), made, True)
 
     def used(self, view: View, node: int) -> None:
         storage = self.storages[view.storage]

@@ -18,6 +18,7 @@ from . import ahead, memory
 from .moving import Mover
 from .reading import LAZY, EndOfLoader, Reading, Slot
 from .staged import plain
+from .state import FAST, reached
 from .team import Team, set_intra_op_threads
 
 _LEARNING = 2  # steps from whose calls the program is learned before it counts
@@ -42,8 +43,8 @@ class _Making:
     """What the stage does with an item: on its own threads, or on that of a step which runs whole. The stage keeps this object where
     Python's collector does not look, so nothing here may lead back to the SmartStage."""
 
-    def __init__(self, compiled: bool, options: SmartStageOptions) -> None:
-        self.compiled = compiled
+    def __init__(self, alone: str, options: SmartStageOptions) -> None:
+        self.alone = alone  # why the loader alone runs ahead, whatever the steps call; '': it need not
         self.program = ahead.Program(judges=options.guard_steps > 0)
         self.mover = Mover(options.stage_subgraph_stream_id)
         self.here = threading.local()  # in threads that run steps: calls is True
@@ -61,7 +62,7 @@ class _Making:
         self._items += 1
         if not slot.read or slot.error is not None:
             return _Ready(slot, late=True)
-        if self.compiled or self.program.worth.lost or (whole and self._items > self._profiled):
+        if self.alone or self.program.worth.lost or (whole and self._items > self._profiled):
             return _Ready(slot)  # steps that run whole run as the program was written
         item = ahead.Item(self.program, slot.data)
         with self.mover.stream(not whole):
@@ -82,8 +83,7 @@ class SmartStage:
         if keep_freed_memory:
             memory.keep_freed_memory()
         self._step, self._skip = step, skip
-        # Nothing sees the tensors inside of a compiled function: only the loader runs ahead of it.
-        self._making = _Making(hasattr(step, "_torchdynamo_orig_callable") or type(step).__module__.startswith("engine.torch"), options)
+        self._making = _Making(_alone(step), options)
         self.program = self._making.program
         if options.profile_steps == 1:
             options = dataclasses.replace(options, profile_steps=LAZY)
@@ -105,7 +105,7 @@ class SmartStage:
             data = self._reading.given(ready.slot)
             self._left_out = ready.slot.left_out
             # Nothing of an item that is read late could run ahead, but what can is learned.
-            if ready.late and not self._making.compiled and not self.program.worth.lost and not self._reading.why:
+            if ready.late and not self._making.alone and not self.program.worth.lost and not self._reading.why:
                 ready.item = ahead.Item(self.program, data)
             if ready.item is None:
                 return self._reading.watched(self._step, data)
@@ -164,9 +164,9 @@ class SmartStage:
 
     def explain(self) -> str:
         """Which calls run ahead of the step, why others do not, and what was decided, as text."""
-        calls = "the step is compiled: no call inside it can be seen, so only the loader runs ahead\n"
         in_turn = f"no stage: {self._reading.why}\n" if self._reading.why else ""
-        return in_turn + self._steps.explain() + (calls if self._making.compiled else self.program.explained())
+        calls = f"{self._making.alone}, so only the loader runs ahead\n" if self._making.alone else self.program.explained()
+        return in_turn + self._steps.explain() + calls
 
     def cancel(self) -> None:
         """Ends now; items that were read ahead are dropped. May be repeated."""
@@ -177,6 +177,17 @@ class SmartStage:
 
     def __exit__(self, *_: object) -> None:
         self.cancel()
+
+
+def _alone(step: Callable[[Any], Any]) -> str:
+    """Why no call of the step can run ahead; '' if calls can."""
+    if hasattr(step, "_torchdynamo_orig_callable") or type(step).__module__.startswith("engine.torch"):
+        return "the step is compiled: no call inside it can be seen"
+    modules = (part for module in reached(step, torch.nn.Module) for part in module.modules())
+    fast = next((part for part in modules if isinstance(part, FAST) and not part.training), None)
+    if fast is not None and torch.backends.mha.get_fastpath_enabled():
+        return f"the step has a {type(fast).__name__} in evaluation mode, which works otherwise with tensors that are not torch's own"
+    return ""
 
 
 class _Turns:

@@ -64,7 +64,7 @@ def _used(function: types.FunctionType) -> Iterator[Any]:
 
 def around() -> tuple[Any, ...]:
     """What a program sets around a call, and a step may ask for or depend on."""
-    return (torch.is_grad_enabled(), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(), torch._C._get_mkldnn_enabled(),
+    return (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_autocast_dtype("cpu"), torch.are_deterministic_algorithms_enabled(), torch._C._get_mkldnn_enabled(),
             torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled(), torch._C._get_mem_efficient_sdp_enabled(),
             torch._C._get_cudnn_sdp_enabled(), torch.get_float32_matmul_precision(),
             *(mode.device for mode in _get_current_function_mode_stack()))  # fmt: skip
@@ -85,6 +85,7 @@ def intercepted() -> bool:
 
 
 _MOST_NOTES = 8  # of what is looked at: a program that puts equal objects in the place of others may do so before each run
+FAST = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)  # in evaluation mode they ask for plain tensors
 _OF_PROCESSES = {"DistributedDataParallel", "FullyShardedDataParallel"}  # what torch wraps a module in to train it by several
 
 
@@ -101,6 +102,9 @@ class State:
         for part in self.parts:
             if isinstance(part, torch.jit.ScriptModule):
                 raise Unsupported("a module of torch.jit, whose calls cannot be seen")
+            if isinstance(part, FAST) and not part.training and torch.backends.mha.get_fastpath_enabled():
+                raise Unsupported(f"a {type(part).__name__} in evaluation mode, for which torch takes a way that no capture sees; switch that off "
+                                  "by torch.backends.mha.set_fastpath_enabled(False)")  # fmt: skip
             if not _OF_PROCESSES.isdisjoint(kind.__name__ for kind in type(part).__mro__):
                 raise Unsupported(f"{type(part).__name__}, whose sums over processes no run would make; average the gradients outside of "
                                   "the step, or compile the module inside of it (torch.compile)")  # fmt: skip
@@ -164,9 +168,9 @@ class State:
         if changed:
             raise Unsupported("it changes an attribute of a tensor, which a run of its plan would not")
 
-    def counts(self) -> dict[int, float]:
-        """By the id of a parameter: how often an optimizer that counts has updated it. Not while tensors are swapped."""
-        return {id(p): float(kept["step"]) for _, p, kept in self.kept if kept and "step" in kept}
+    def counts(self) -> dict[tuple[int, int], float]:
+        """By the ids of an optimizer that counts and of a parameter: how often it has updated that. Not while tensors are swapped."""
+        return {(id(optimizer), id(p)): float(kept["step"]) for optimizer, p, kept in self.kept if kept and "step" in kept}
 
     def _refuse_hooks(self) -> None:
         """Hooks of modules are part of what is captured; those of parameters and optimizers run in no plan."""

@@ -10,6 +10,7 @@ not looked at."""
 from __future__ import annotations
 
 import argparse
+import configparser
 import contextlib
 import contextvars
 import functools
@@ -36,27 +37,17 @@ from torch.optim import Optimizer
 from . import glance
 from .calls import Unsupported
 from .glance import MISSING
-from .named import MATCHES, asked_by, codes_of, globals_of, imported_by, names_of
+from .named import MATCHES, asked_by, codes_of, globals_of, imported_by, installed, names_of, standard
 from .parts import Parts
 
 MOST = 1024  # elements of a list, dict or set that are looked at
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _OWN = set(vars(nn.Module()))  # of every module: its parts are state, and looked at there
+_OF_OPTIMIZERS = {n for n in vars(torch.optim.SGD([torch.zeros(1)], 0.1)) if n != "defaults"} | {"step", "zero_grad", "_opt_called"}
+_MAKES = {"__init__", "__new__"}
 _NOT_READ = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__setattr__", "__delattr__", "__init_subclass__", "__set_name__",
              "__class_getitem__", "__copy__", "__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"}  # fmt: skip
 _OF_ALL = {"__dict__", "vars", "asdict", "astuple"}  # by these the code takes all that an object has
-
-
-@functools.cache
-def _standard(root: str) -> bool:
-    return root in sys.stdlib_module_names and root != "__main__" or root == "engine"
-
-
-@functools.cache
-def _installed(root: str) -> bool:
-    """Whether a package is torch, of the standard library or installed, and not the program's."""
-    file = getattr(sys.modules.get(root), "__file__", None) or ""
-    return _standard(root) or root == "torch" or "site-packages" in file
 
 
 def _root(thing: Any) -> str:
@@ -100,6 +91,7 @@ class Surroundings:
         self.roots = [step, *modules, *arguments]
         self.names: set[str] = set()
         self.asked: set[str] = set()  # those of them that stand in texts
+        self.made: set[int] = set()  # ids of classes that stand behind names, so that the step may make objects of them
         self.takes_all = False  # whether the program's code takes all attributes of some object
         known = -1
         while known != len(self.names):  # what is found by a name has code with more names
@@ -110,8 +102,11 @@ class Surroundings:
             self.absent: list[tuple[Any, set[str], str]] = []  # (something with names, what is not among them, whose they are)
             self.modules: list[nn.Module] = []
             self.functions: list[types.FunctionType] = []  # the program's
+            self.objects: list[Any] = []  # modules, and objects of the program's classes
+            self.classes: list[type] = []  # the program's
             self._walk()
             self._guard("the code of a function", functools.partial(_made_of, self.functions))
+            self._guard("the class of an object", lambda: (*map(type, self.objects), *[kind.__mro__ for kind in self.classes]))
         self.values = [get(held) for get, held, *_ in self.held]
         self.parts = Parts(self.modules)
         self.places += itertools.starmap(Place, self.parts.places())
@@ -125,7 +120,7 @@ class Surroundings:
         at = 0
         while at < len(left):
             item, at = left[at], at + 1
-            if id(item) not in seen and not isinstance(item, (*SIMPLE, Optimizer)):
+            if id(item) not in seen and not isinstance(item, SIMPLE):
                 seen.add(id(item))
                 left += self._inside(item)
 
@@ -135,7 +130,7 @@ class Surroundings:
         if isinstance(item, torch.Tensor):
             return self._object(item, set()) if getattr(item, "__dict__", None) else []
         if isinstance(item, (list, tuple, dict, set, deque)):
-            of_class = root != "torch" and root != "builtins" and not _standard(root)
+            of_class = root != "torch" and root != "builtins" and not standard(root)
             return self._container(item) + ([type(item), *self._object(item, set())] if of_class else [])
         if isinstance(item, Wrapper):
             return [item.step, *self._object(item, item.ours)]
@@ -150,9 +145,14 @@ class Surroundings:
         if isinstance(item, types.ModuleType):
             if item is os and not self.names.isdisjoint(("environ", "getenv")):
                 return [os.environ]
-            return [] if _installed(item.__name__.partition(".")[0]) else self._named(item.__name__, vars(item))
+            if installed(item.__name__.partition(".")[0]):
+                return []
+            self._lacks(item.__name__, vars(item), self.asked - vars(item).keys())
+            return self._named(item.__name__, vars(item))
         if isinstance(item, type):
             return self._class(item)
+        if isinstance(item, Optimizer):  # what its steps read is looked at elsewhere
+            return self._object(item, _OF_OPTIMIZERS)
         if isinstance(item, nn.Module):
             self.modules.append(item)
             own = self._object(item, _OWN)
@@ -161,7 +161,7 @@ class Surroundings:
         if item is torch.default_generator:
             raise Unsupported("it names torch.default_generator, whose state a run would not read or set; use torch.get_rng_state() and "
                               "torch.set_rng_state()")  # fmt: skip
-        if gives_another_each_time(item) and (_installed(root) or root == "builtins"):
+        if gives_another_each_time(item) and (installed(root) or root == "builtins"):
             raise Unsupported(f"it reaches a {type(item).__qualname__}, which gives something else each time; take that outside, and give it "
                               "as an argument")  # fmt: skip
         if drawn := _generator(item):
@@ -171,10 +171,10 @@ class Surroundings:
         held = self._of_the_library(item)
         if root in ("builtins", "engine") or isinstance(item, (threading.local, os._Environ)):
             return held
-        if _standard(root) and not isinstance(getattr(item, "__dict__", None), dict):
+        if standard(root) and not isinstance(getattr(item, "__dict__", None), dict):
             return held
         # The code of the standard library is not the program's, so no names come from it.
-        return [*held, *([] if _standard(root) else [type(item)]), *self._object(item, set())]
+        return [*held, *([] if standard(root) else [type(item)]), *self._object(item, set())]
 
     def _of_the_library(self, item: Any) -> list[Any]:
         """What an object of the standard library holds that its attributes do not show."""
@@ -186,6 +186,10 @@ class Surroundings:
             return [item.data, *item]
         if isinstance(item, weakref.ref):
             return [item()]
+        if isinstance(item, configparser.RawConfigParser):
+            return [item._sections, item.defaults()]  # type: ignore[attr-defined]
+        if isinstance(item, configparser.SectionProxy):
+            return [item.parser]
         if isinstance(item, functools._lru_cache_wrapper):
             # What it has kept. Its dict itself may not be written.
             found = [part for part in gc.get_referents(item) if not isinstance(part, type)]
@@ -236,15 +240,16 @@ class Surroundings:
             return [os.environ]
         if _root(function) in ("torch", "engine"):
             return []
-        installed = _installed(_root(function))
-        self._learn(function.__code__, installed)
+        of_a_package = installed(_root(function))
+        self._learn(function.__code__, of_a_package)
         variables, cells = function.__code__.co_freevars, function.__closure__ or ()
-        if cells and not installed:
+        self._may_make(map(_cell, cells))
+        if cells and not of_a_package:
             owner = f"a variable of {function.__qualname__}"
             self._place(owner, lambda: dict(zip(variables, map(_cell, cells))), functools.partial(_bind, cells))
             self._guard(owner, lambda: tuple(map(_cell, cells)))
         held = [*map(_cell, cells), *(function.__defaults__ or ())]
-        if installed:
+        if of_a_package:
             return held + [*(function.__kwdefaults__ or {}).values()]
         self.functions.append(function)
         held.append(function.__kwdefaults__)
@@ -255,19 +260,21 @@ class Surroundings:
         held += imported_by(function)
         return held + self._named("a global", function.__globals__, globals_of(function.__code__))
 
-    def _learn(self, code: Any, installed: bool) -> None:
+    def _learn(self, code: Any, of_a_package: bool) -> None:
         names = set(names_of(code))
         self.names |= names
-        self.takes_all |= not installed and not _OF_ALL.isdisjoint(names)
+        self.takes_all |= not of_a_package and not _OF_ALL.isdisjoint(names)
         self.asked.update(*map(asked_by, codes_of(code)))
 
     def _class(self, kind: type) -> list[Any]:
         """A method is read if its name is, or if Python or torch calls it by itself."""
-        held: list[Any] = [] if _installed(_root(type(kind))) else [type(kind)]
+        held: list[Any] = [] if installed(_root(type(kind))) else [type(kind)]
+        if not installed(_root(kind)):
+            self.classes.append(kind)
         behind: set[str] = set()  # what a class of the program gets from those behind it
         for base in reversed(kind.__mro__):
-            if not _installed(_root(base)):
-                self._lacks(base.__qualname__, vars(base), behind - vars(base).keys())
+            if not installed(_root(base)):
+                self._lacks(base.__qualname__, vars(base), (behind | self.asked) - vars(base).keys())
             if base is not object:
                 behind |= {n for n in vars(base) if n in self.names or n == "forward"}
         for base in kind.__mro__:
@@ -277,28 +284,31 @@ class Surroundings:
             if MATCHES in self.names:
                 self.names.update(read.get("__match_args__", ()))
             for name, value in read.items():
-                if self._is_read(name):
+                if self._is_read(kind, name):
                     for part in (value, getattr(value, "fget", None), getattr(value, "__func__", None), getattr(value, "func", None)):
                         if isinstance(part, types.FunctionType):
-                            self._learn(part.__code__, _installed(_root(base)))
+                            self._learn(part.__code__, installed(_root(base)))
                             held.append(part)
-                    if hasattr(value, "__get__") and (isinstance(value, Wrapper) or not _installed(_root(type(value)))):
+                    if hasattr(value, "__get__") and (isinstance(value, Wrapper) or not installed(_root(type(value)))):
                         held.append(value)  # a descriptor of the program's
-            if not _installed(_root(base)):
+            if not installed(_root(base)):
                 # Methods may be replaced, too.
-                self._read(base.__qualname__, read, sorted(n for n, v in read.items() if hasattr(v, "__get__") and self._is_read(n)))
+                self._read(base.__qualname__, read, sorted(n for n, v in read.items() if hasattr(v, "__get__") and self._is_read(kind, n)))
                 values = {n for n in self.names if n in read and not hasattr(read[n], "__get__")}
                 held += self._named(base.__qualname__, read, values, functools.partial(_set_all, base))
         return held
 
-    def _is_read(self, name: str) -> bool:
+    def _may_make(self, values: Iterable[Any]) -> None:
+        self.made.update(id(value) for value in values if isinstance(value, type) and not installed(_root(value)))
+
+    def _is_read(self, kind: type, name: str) -> bool:
         """Whether a method of this name may be called."""
-        return name in self.names or name == "forward" or name.startswith("__") and name not in _NOT_READ
+        return id(kind) in self.made and name in _MAKES or name in self.names or name == "forward" or name.startswith("__") and name not in _NOT_READ
 
     def _object(self, item: Any, without: Set[str]) -> list[Any]:
         """The attributes of an object."""
         takes_all = self.takes_all and not isinstance(item, nn.Module) and (
-            isinstance(item, (types.SimpleNamespace, argparse.Namespace)) or not _installed(_root(type(item))))  # fmt: skip
+            isinstance(item, (types.SimpleNamespace, argparse.Namespace)) or not installed(_root(type(item))))  # fmt: skip
         owner, attributes = type(item).__qualname__, getattr(item, "__dict__", None)
         owner = f"torch.{owner}" if _root(type(item)) == "torch" and isinstance(item, nn.Module) else owner
         slots = [n for k in type(item).__mro__ if "__slots__" in vars(k) for n, v in vars(k).items()
@@ -307,6 +317,8 @@ class Surroundings:
         if slots:
             self._place(owner, lambda: dict(zip(slots, read())), functools.partial(_set_all, item))
             self._guard(owner, read)
+        if isinstance(item, nn.Module) or not installed(_root(type(item))):
+            self.objects.append(item)
         if attributes is None:
             return list(read())
 
@@ -322,7 +334,7 @@ class Surroundings:
         # What the class has, and the object nothing of its own for it yet.
         absent = {n for base in type(item).__mro__ if base not in (object, nn.Module) for n, v in vars(base).items()
                   if n in self.names and n not in attributes
-                  and (isinstance(v, SIMPLE) or not _installed(_root(base)) and not hasattr(v, "__set__"))}  # fmt: skip
+                  and (isinstance(v, SIMPLE) or not installed(_root(base)) and not hasattr(v, "__set__"))}  # fmt: skip
         self._lacks(owner, attributes, absent if _root(type(item)) == "torch" else absent | self.asked - attributes.keys())
         if takes_all:
             self._guard(owner, lambda: tuple(attributes))
@@ -330,6 +342,7 @@ class Surroundings:
 
     def _named(self, owner: str, held: Any, names: set[str] | None = None, write: Any = None) -> list[Any]:
         found = sorted(n for n in (self.names if names is None else names) if n in held)
+        self._may_make(held[n] for n in found)
         if found:
             self._place(owner, lambda: {n: held.get(n, MISSING) for n in found}, write or functools.partial(_put_all, held))
         return self._read(owner, held, found)

@@ -464,6 +464,7 @@ def test_bytes_of_tensors_bound_what_is_ahead():
     steps = engine.torch.smart_stage(lambda batch: batch["x"] * 2, loader(), capacity=50, capacity_bytes=20000, profile_steps=3, guard_steps=0)
     for _ in range(4):
         next(steps)
+    assert not steps.report["in_turn"]
     while not (stage := steps.stats()["stage"])["waiting"]:  # of which nothing else tells
         time.sleep(0)
     assert (stage["fill"], stage["fill_bytes"]) == (2, 16000)

@@ -78,6 +78,24 @@ def test_a_loader_may_wait_for_what_the_program_does_with_a_step(options):
     assert seen == pytest.approx([(8 / 7) ** n for n in range(1, 21)]) and closed
 
 
+@pytest.mark.parametrize("options", WAYS)
+def test_a_teacher_with_attention_works_as_in_the_loop(options):
+    """Where it gets other than torch's own tensors, torch takes another way, which fills rows of padding otherwise."""
+    torch.manual_seed(3)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    teacher = torch.nn.TransformerEncoder(layer, 1).eval().requires_grad_(False)
+    padding = torch.arange(5) > torch.tensor([[4], [2], [1]])
+    given = [torch.randn(3, 5, 8) for _ in range(12)]
+
+    def step(x):
+        return teacher(x * 2, src_key_padding_mask=padding).sum().item()
+
+    expected = [step(x) for x in given]
+    steps = engine.torch.smart_stage(step, given, **options)
+    assert list(steps) == expected
+    assert "a TransformerEncoder in evaluation mode" in steps.explain()
+
+
 class Trainer:
     def __init__(self, cancels):
         self.cancels, self.closed = cancels, threading.Event()

@@ -2,55 +2,15 @@
 eagerly, to the bit; the step is captured again, or runs eagerly and says why."""
 
 import types
-import warnings
 from collections import OrderedDict, defaultdict
 
 import pytest
 import torch
-from support import OPTIONS, same
+from programs import at, compared, nothing, plain
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 
 import engine.torch
-
-
-def plain(optimizer, loss):
-    def step(*given):
-        optimizer.zero_grad()
-        made = loss(*given)
-        made.backward()
-        optimizer.step()
-        return made
-
-    return step
-
-
-def compared(make, calls=8):
-    """``make`` gives a model, a step, what the step is given besides a batch at a call, and what the program does before a call.
-    Returns the compiled step."""
-    found = []
-    for compile in (lambda step: engine.torch.compile_step(step, options=OPTIONS), lambda step: step):
-        torch.manual_seed(0)
-        model, step, besides, between = make()
-        step, seen = compile(step), []
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for i in range(calls):
-                between(i)
-                torch.manual_seed(i)
-                out = step(torch.randn(6, 8), *besides(i))
-                seen.append((out.detach(), [p.detach().clone() for p in model.parameters()]))
-        found.append((seen, step))
-    same(found[0][0], found[1][0])
-    return found[0][1]
-
-
-def nothing(i):
-    return ()
-
-
-def at(call, act):
-    return lambda i: act() if i == call else None
 
 
 # --- optimizers between calls
@@ -372,3 +332,16 @@ def test_settings_of_a_group_in_a_list_that_is_changed_are_noticed(forced):
     adam = lambda parameters: Adam([{"params": parameters, "betas": [0.9, 0.99]}], lr=0.1)  # noqa: E731
     step = compared(trained(adam, between))
     assert not step.why_eager and step.captures == 2 and step.recaptured == "an optimizer's settings"
+
+
+def test_a_tensor_among_the_settings_of_a_group_is_noticed(forced):
+    forced("in turn")
+
+    def make():
+        model = nn.Linear(8, 4)
+        optimizer = SGD([{"params": model.parameters(), "scales": torch.ones(4)}], lr=0.1)
+        group = optimizer.param_groups[0]
+        step = plain(optimizer, lambda x: (model(x) * optimizer.param_groups[0]["scales"]).square().mean())
+        return model, step, nothing, lambda i: group.update(scales=torch.tensor([1.0, 2.0, 3.0, float(i)])) if i in (4, 6) else None
+
+    assert not compared(make).why_eager

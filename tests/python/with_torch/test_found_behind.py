@@ -2,6 +2,7 @@
 hold, all attributes of an object) has the effect that it has eagerly."""
 
 import argparse
+import configparser
 import dataclasses
 import functools
 import types
@@ -136,10 +137,64 @@ def all_of_a_dataclass_with_slots():
     given = Slots()
     return lambda out, y: scaled(out, y, *dataclasses.astuple(given)), lambda: setattr(given, "beta", 0.1)
 
+def the_class_of_a_loss():
+    class Doubled(nn.MSELoss):
+        def forward(self, out, y):
+            return 2 * super().forward(out, y)
+
+    loss = nn.MSELoss()
+    return lambda out, y: loss(out, y), lambda: setattr(loss, "__class__", Doubled)
+
+
+def the_class_of_an_object():
+    class Loss:
+        def of(self, out, y):
+            return F.mse_loss(out, y)
+
+    class Other(Loss):
+        def of(self, out, y):
+            return F.l1_loss(out, y)
+
+    loss = Loss()
+    return lambda out, y: loss.of(out, y), lambda: setattr(loss, "__class__", Other)
+
+
+BETA = {"beta": 1.0}
+
+
+class Made:
+    def __init__(self):
+        self.beta = BETA["beta"]
+
+
+def what_a_constructor_reads():
+    BETA["beta"] = 1.0
+    return lambda out, y: scaled(out, y, Made().beta), lambda: BETA.update(beta=0.1)
+
+
+def an_attribute_of_a_module_that_comes_later():
+    module = types.ModuleType("settings_of_a_program")
+    return lambda out, y: scaled(out, y, getattr(module, "beta", 1.0)), lambda: setattr(module, "beta", 0.1)
+
+
+def an_attribute_of_a_class_that_comes_later():
+    class Config:
+        pass
+
+    return lambda out, y: scaled(out, y, getattr(Config, "beta", 1.0)), lambda: setattr(Config, "beta", 0.1)
+
+
+def a_configuration_file():
+    parser = configparser.ConfigParser()
+    parser.read_dict({"loss": {"beta": "1.0"}})
+    return lambda out, y: scaled(out, y, float(parser["loss"]["beta"])), lambda: parser.set("loss", "beta", "0.1")
+
 
 KINDS = [a_method_of_the_class, a_static_method, a_property, what_python_calls_by_itself, keywords_of_a_partial, the_code_of_a_function,
          the_defaults_of_a_function, keyword_defaults_of_a_function, a_loss_that_is_a_key, what_a_bounded_cache_holds, what_a_cache_holds,
-         all_of_a_namespace, all_of_a_namespace_that_grows, all_of_a_dataclass, all_of_a_dataclass_with_slots]  # fmt: skip
+         all_of_a_namespace, all_of_a_namespace_that_grows, all_of_a_dataclass, all_of_a_dataclass_with_slots, the_class_of_a_loss,
+         the_class_of_an_object, what_a_constructor_reads, an_attribute_of_a_module_that_comes_later,
+         an_attribute_of_a_class_that_comes_later, a_configuration_file]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,8 +10,8 @@ from collections import namedtuple
 
 import pytest
 import torch
+from programs import at, compared, nothing, plain
 from support import OPTIONS
-from test_changes import at, compared, nothing, plain
 from torch import nn
 from torch.optim import SGD
 

@@ -96,6 +96,10 @@ inline bool Tell(PyObject* leaf, PyObject* classes, Told& told) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (tensor.layout() != at::kStrided || tensor.is_nested() || impl->has_symbolic_sizes_strides()) return false;
   if (tensor.requires_grad() && !tensor.is_leaf() && at::GradMode::is_enabled()) return false;  // refused there
+  PyObject* const own = PyObject_GenericGetDict(leaf, nullptr);  // attributes that the program gave it
+  const bool plain = own && PyDict_GET_SIZE(own) == 0;
+  Py_XDECREF(own);
+  if (!plain) return PyErr_Clear(), false;
   told.Add(reinterpret_cast<uintptr_t>(Py_TYPE(leaf)));
   told.Add(tensor.dim());
   for (const int64_t size : tensor.sizes()) told.Add(size);

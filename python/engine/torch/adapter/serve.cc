@@ -4,6 +4,8 @@
 // Threads:   any may call `run`; what is said in serve_program.h.
 // Errors:    TypeError and ValueError name the argument, what it is and what is allowed; errors of a node are torch's, with
 //            a note that says which node failed.
+#include <cxxabi.h>
+
 #include <chrono>
 
 #include "serve_program.h"
@@ -174,9 +176,10 @@ void Prepare(const Program& program, Frame& frame, int64_t rows) {
       size += static_cast<size_t>((block(rows) + kAlignment - 1) / kAlignment * kAlignment);
     }
     if (size > frame.arena_size || size * 4 < frame.arena_size) {
+      frame.arena_size = 0;
       frame.arena.reset(static_cast<char*>(std::aligned_alloc(kAlignment, std::max<size_t>(size, kAlignment))));
-      frame.arena_size = std::max<size_t>(size, kAlignment);
       if (!frame.arena) throw std::bad_alloc();
+      frame.arena_size = std::max<size_t>(size, kAlignment);
     }
     for (size_t i = 0; i < program.storages.size(); ++i)
       if (program.storages[i].kind == Storage::kArena)
@@ -289,6 +292,8 @@ PyObject* Run(PyObject*, PyObject* const* args, Py_ssize_t count) {
     for (at::Tensor& tensor : frame->outputs) tensor.reset();
     if (program->free.size() < kKeptFrames) program->free.push_back(std::move(frame));
     return made;
+  } catch (const abi::__forced_unwind&) {
+    throw;  // the interpreter has ended meanwhile: CPython before 3.14 ends a thread that asks for the GIL
   } catch (...) {
     torch::translate_exception_to_python(std::current_exception());
     return nullptr;
@@ -314,7 +319,8 @@ PyObject* Times(PyObject*, PyObject* tuple) {
   return list;
 }
 
-// constants(program, tensors, [(tensor, whether a change of its numbers makes the constants again)])
+// constants(program, tensors, [(tensor, its address, its version; -1: torch counts none, or its numbers are read anew)]): what is no
+// longer so makes the constants again.
 PyObject* SetConstants(PyObject*, PyObject* tuple) {
   PyObject *capsule, *tensors, *watched;
   if (!PyArg_ParseTuple(tuple, "OOO", &capsule, &tensors, &watched)) return nullptr;
@@ -331,11 +337,10 @@ PyObject* SetConstants(PyObject*, PyObject* tuple) {
             }) ||
       !Each(watched, [&](PyObject* item, Py_ssize_t i) {
         PyObject* watch;
-        int counted;
-        if (!PyArg_ParseTuple(item, "Op", &watch, &counted) || !tensor(watch, i)) return false;
-        const at::Tensor& of = value.toTensor();
-        counted = counted && !of.is_inference();
-        made->watched.push_back({of, of.const_data_ptr(), counted ? static_cast<int64_t>(of._version()) : -1});
+        unsigned long long address;
+        long long version;
+        if (!PyArg_ParseTuple(item, "OKL", &watch, &address, &version) || !tensor(watch, i)) return false;
+        made->watched.push_back({value.toTensor(), reinterpret_cast<const void*>(address), version});
         return true;
       }))
     return nullptr;
