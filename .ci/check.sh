@@ -278,7 +278,7 @@ fuzz_one() {
 check_fuzz() {
   need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" || return $NOT_RUN
   asan_tree || return 1
-  local seconds=10
+  local seconds=7
   [ -z "$BY_NAME" ] || seconds=60
   export -f fuzz_one
   ls tests/fuzz/corpus | ASAN_OPTIONS=$SYMBOLS UBSAN_OPTIONS=$SYMBOLS:print_stacktrace=1 \
@@ -393,7 +393,7 @@ BY_NAME=$*
 # Among all checks the same programs every time, so that a change is judged by itself; by name, others each time.
 ORACLE_SECONDS=20 ORACLE_SEED=1
 [ "$*" != oracle ] || ORACLE_SECONDS=600 ORACLE_SEED=$RANDOM$RANDOM
-PYTHON_FUZZ_PROGRAMS=${PYTHON_FUZZ_PROGRAMS:-$([ "$*" = python_fuzz ] && echo 100000 || echo 5000)}
+PYTHON_FUZZ_PROGRAMS=${PYTHON_FUZZ_PROGRAMS:-$([ "$*" = python_fuzz ] && echo 100000 || echo 3500)}
 failed=() count=0
 for name in ${*:-$CHECKS}; do
   NOTE=
