@@ -13,6 +13,8 @@ def _bytes(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The letters of all strings, and where each string begins and ends. A missing string is empty."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if not pa.types.is_string(column.type):  # numbers; or text that counts its letters in 64 bits
+        column = pc.cast(column, pa.string())
     column = pc.fill_null(column, "") if column.null_count else column
     _, offsets, letters = column.buffers()
     ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]

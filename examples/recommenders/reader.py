@@ -20,7 +20,7 @@ from . import keys, vocabulary
 from .schema import Column, Dataset
 from .vocabulary import Vocabulary
 
-NUMBER = r"^\s*-?[0-9]+(\.[0-9]*)?\s*$"
+NUMBER = r"^-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$"
 BLOCK = 1 << 20  # bytes of a CSV file that are parsed at once
 
 
@@ -76,11 +76,12 @@ def good_rows(block: pa.Table, data: Dataset) -> pa.Table:
     good = None
     for name in (data.label, *data.numbers):
         column = block[name]
-        if pa.types.is_string(column.type):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             fine = pc.fill_null(pc.match_substring_regex(column, NUMBER), name != data.label)
             column = pc.cast(pc.if_else(fine, column, None), pa.float32())
             block = block.set_column(block.schema.get_field_index(name), name, column)
         elif name == data.label:
+            column = pc.cast(column, pa.float64()) if pa.types.is_boolean(column.type) else column
             fine = pc.is_valid(column)
         else:
             continue
@@ -161,7 +162,7 @@ def convert(raw: Raw, data: Dataset, words: dict[str, Vocabulary] | None = None,
 
 
 def _floats(column: pa.ChunkedArray) -> np.ndarray:
-    return pc.fill_null(pc.cast(column, pa.float32()), float("nan")).to_numpy()
+    return pc.fill_null(pc.cast(column, pa.float32(), safe=False), float("nan")).to_numpy()
 
 
 def _strings(table: pa.Table, column: Column, data: Dataset) -> pa.Array:

@@ -29,7 +29,7 @@ from .calls import changed
 from .node import Node, name_of, waves
 from .staged import Staged, filled, wrapped
 from .team import Team
-from .unchanged import Note, noted, storage, unchanged, version
+from .unchanged import Note, in_one_memory, is_plain, marks, noted, storage, unchanged, version
 from .worth import Worth
 
 _MOST = 1024  # nodes
@@ -42,9 +42,9 @@ _KEPT = 2  # steps in a row that may leave a node's result alone before the node
 _SETTLED = 4  # steps behind the last new node before a step gets plain tensors
 _LOOKED_AT = 64  # of so many steps one gets none
 _NOBODY: set[int] = set()
+_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
+_WHOLE = None  # instead of the structure of an item that is given to the step as it is
 clock = time.thread_time
-
-
 _OF_TORCH = ("aten", "prims", "prim", "torchvision", "profiler")
 
 
@@ -81,15 +81,17 @@ class Item:
     same as Staged tensors, where the step before got them so. ``thread``: that of the step."""
 
     __slots__ = ("program", "leaves", "rest", "spec", "made", "staged", "versions", "used", "over", "counts", "mode", "times",
-                 "lent", "thread", "settled", "last", "expected", "took", "cost")  # fmt: skip
+                 "lent", "thread", "settled", "last", "expected", "took", "cost", "given", "marks")  # fmt: skip
 
     def __init__(self, program: Program, data: Any) -> None:
-        flat, self.spec = pytree.tree_flatten(data)
-        self.program, self.leaves = program, [t if _plain(t) else None for t in flat]
+        flat, self.spec = pytree.tree_flatten(data) if staged.can_be_made_anew(data) else ([], _WHOLE)
+        self.given = data  # by the loader
+        self.program, self.leaves = program, [t if is_plain(t) else None for t in flat]
         self.rest, self.made, self.versions = flat, [], {}  # type: ignore[var-annotated]
         self.staged: dict[int, Any] = {}
         self.used: set[int] = set()
         self.counts: list[int] = []  # the versions of the leaves before the program ran
+        self.marks: list[Any] = []  # and those of what it made, behind it
         self.times: dict[Any, int] = {}  # by key: how often the step has got such a result
         self.last = -1  # the node whose call came last
         self.expected: list[Node] = []  # whose calls came as expected, and are not in ``times`` yet
@@ -100,14 +102,14 @@ class Item:
         self.took: list[float] | None = None  # seconds of each node, where it is measured whether they pay
         self.cost = 0.0  # seconds in which the step has found what was made of it; while that is measured
         # The step has changed something of the item, or the item has another structure than the first.
-        self.over = not program.fits(self.spec)
+        self.over = self.spec is _WHOLE or not program.fits(self.spec)
 
     def data(self) -> Any:
         """The item for the step, which runs on this thread: its tensors are Staged, but for those that no node reads."""
         begin = clock()
         self.thread, self.settled = threading.get_ident(), self.program.settled()
         if self.over:
-            return pytree.tree_unflatten(self.rest, self.spec)
+            return self.given
         flat = [
             self.rest[i] if leaf is None or self.program.is_done(-1 - i, self) else staged.staged(leaf, self, -1 - i, None)
             for i, leaf in enumerate(self.leaves)
@@ -123,7 +125,7 @@ class Item:
             self.program.noted(self)
             if self.took is not None and self.settled:
                 self.program.judge(sum(self.took), self.cost + clock() - begin)
-        self.over, self.made, self.staged, self.leaves, self.rest = True, [], {}, [], []
+        self.over, self.made, self.staged, self.leaves, self.rest, self.given = True, [], {}, [], [], None
         self.versions, self.counts, self.times, self.expected = {}, [], {}, []
 
 
@@ -242,7 +244,7 @@ class Program:
             for (i, _, _), there in zip(waiting, moved([(node, tensor) for _, node, tensor in waiting])):
                 made[i] = there
         if item.mode == _mode():
-            item.made = made
+            item.made, item.marks = made, list(map(marks, made))
             with torch.enable_grad():  # made here, and not while the step waits
                 item.staged = {at: wrapped(made[at], item, at) for at in list(self._watched) if at < len(made) and made[at] is not None}
 
@@ -274,6 +276,11 @@ class Program:
             made = self._as_expected(next_, func, args, kwargs, item)
             if made is not None:
                 return made
+        # The tensor gets other memory; or it is inside of a transform of torch.func, where tensors have none.
+        if func == _SET_DATA or torch._C._functorch.peek_interpreter_stack() is not None:
+            item.over = True
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
         found: list[Tensor] = []
         others: list[Tensor] = []
         try:
@@ -293,14 +300,14 @@ class Program:
         # Two equal calls are two nodes: each has a result of its own, which the step may change.
         again = 0 if why else item.times.get(key, 0)
         index = None if why else self._keys.get((key, again))
-        if why or (index is None and kind in self.refused):
-            return self._here(func, args, kwargs, kind, why, item)
         if func in _LENDS:
             item.lent |= set().union(*(self._leaves(t) for t in found))
+        if why or (index is None and kind in self.refused):
+            return self._here(func, args, kwargs, kind, why, item)
         if index is not None and index < len(item.made):
             made, node = item.made[index], self.nodes[index]
             if made is not None and node is not None:
-                if item.mode != _mode() or any(version(item.leaves[at]) != item.counts[at] for at in node.leaves):
+                if item.mode != _mode() or self._changed_below(node, item):
                     # Another tensor that shares memory with the item was changed, or the step has changed how PyTorch counts.
                     item.over = True
                     with torch._C.DisableTorchFunctionSubclass():
@@ -325,14 +332,20 @@ class Program:
             for arg in (*args, *kwargs.values()) if kwargs else args:
                 if isinstance(arg, Tensor) and arg.requires_grad:
                     return None
-            for at in node.leaves:
-                if version(item.leaves[at]) != item.counts[at]:
-                    return None
+            if self._changed_below(node, item):
+                return None
             for tensor in node.outside:
                 if not unchanged(tensor, item.versions.get(id(tensor))):
                     return None
             item.expected.append(node)
             return self._taken(index, made, item)
+
+    def _changed_below(self, node: Node, item: Item) -> bool:
+        """Whether something that the node is made from was changed since, by way of another tensor with its memory."""
+        for at in node.leaves:
+            if version(item.leaves[at]) != item.counts[at]:
+                return True
+        return any(marks(item.made[at]) != item.marks[at] for at in node.inputs)
 
     def _taken(self, index: int, made: Any, item: Item) -> Any:
         """What the program made, for the step."""
@@ -388,7 +401,7 @@ class Program:
             self.refused[kind] = "draws random numbers"
         elif isinstance(made, Staged) or not parts or not all(isinstance(t, Tensor) and not t.requires_grad for t in parts):
             self.refused[kind if others else key] = ""  # an argument as it is, a shape, or a number
-        elif not all(map(_in_one_memory, parts)):
+        elif not all(map(in_one_memory, parts)):
             self.refused[kind] = "gives a sparse or nested tensor"
         else:
             with self._lock:
@@ -458,15 +471,6 @@ class Program:
             for (name, why), count in told.items()
         ]
         return "\n".join(lines) + "\n"
-
-
-def _plain(data: Any) -> bool:
-    """Whether a tensor can be Staged: another object that shares its memory, and has no attributes of the program's."""
-    return type(data) is Tensor and not data.requires_grad and _in_one_memory(data) and not data.__dict__
-
-
-def _in_one_memory(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _tensors(data: Any) -> list[Tensor]:

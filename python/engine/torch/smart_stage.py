@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import threading
+import types
 from typing import Any, Callable, Iterator
 
 import torch
@@ -16,11 +18,13 @@ from engine.stages import exception_types
 
 from . import ahead, memory
 from .moving import Mover
+from .named import installed
 from .reading import LAZY, EndOfLoader, Reading, Slot
 from .staged import plain
-from .state import FAST, reached
+from .state import FAST, reached, used_by
 from .team import Team, set_intra_op_threads
 
+_MOST_OBJECTS = 4096  # that are looked at for modules
 _LEARNING = 2  # steps from whose calls the program is learned before it counts
 
 
@@ -183,11 +187,32 @@ def _alone(step: Callable[[Any], Any]) -> str:
     """Why no call of the step can run ahead; '' if calls can."""
     if hasattr(step, "_torchdynamo_orig_callable") or type(step).__module__.startswith("engine.torch"):
         return "the step is compiled: no call inside it can be seen"
-    modules = (part for module in reached(step, torch.nn.Module) for part in module.modules())
-    fast = next((part for part in modules if isinstance(part, FAST) and not part.training), None)
+    fast = next((part for part in _modules(step) if isinstance(part, FAST)), None)
     if fast is not None and torch.backends.mha.get_fastpath_enabled():
-        return f"the step has a {type(fast).__name__} in evaluation mode, which works otherwise with tensors that are not torch's own"
+        return f"the step has a {type(fast).__name__}, which in evaluation mode works otherwise with tensors that are not torch's own"
     return ""
+
+
+def _modules(step: Callable[[Any], Any]) -> Iterator[torch.nn.Module]:
+    """Those that the step reaches, also by way of the program's objects."""
+    left, seen = [step, *reached(step, torch.nn.Module)], set()
+    while left and len(seen) < _MOST_OBJECTS:
+        item = left.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, torch.nn.Module):
+            yield from item.modules()
+        elif isinstance(item, (list, tuple, set)):
+            left += item
+        elif isinstance(item, dict):
+            left += item.values()
+        elif isinstance(item, types.FunctionType):
+            left += used_by(item)
+        elif isinstance(item, (types.MethodType, functools.partial)):
+            left += [item.__self__, item.__func__] if isinstance(item, types.MethodType) else [item.func, *item.args, item.keywords]
+        elif isinstance(item, types.SimpleNamespace) or not installed(type(item).__module__.partition(".")[0]):
+            left += [*getattr(item, "__dict__", {}).values(), *([type(item).__call__] if callable(item) else [])]
 
 
 class _Turns:

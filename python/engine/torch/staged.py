@@ -66,6 +66,10 @@ class Staged(Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:  # what is saved, or sent to a process, is a plain tensor
         return plain(self).__reduce_ex__(protocol)
 
+    def __copy__(self) -> Tensor:  # which has its memory, and counts its changes by itself
+        self._item.over = True  # type: ignore[attr-defined]
+        return copy.copy(plain(self))  # type: ignore[no-any-return]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:  # as is a copy
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
@@ -83,8 +87,44 @@ def plain(data: Any) -> Any:
     """The data with plain tensors for Staged ones: for compiled functions, and for what a step returns."""
     if type(data) in (Tensor, float):
         return data
+    try:
+        if not any(isinstance(leaf, Staged) for leaf in pytree.tree_leaves(data)):
+            return data  # the very object, which the step may keep
+    except RecursionError:  # it contains itself
+        return data
     with torch._C.DisableTorchFunctionSubclass():
-        return pytree.tree_map_only(Staged, lambda t: t.as_subclass(Tensor), data)
+        return pytree.tree_map(_plain, data, is_leaf=_is_named)
+
+
+def _is_named(data: Any) -> bool:
+    return isinstance(data, tuple) and hasattr(data, "_fields")
+
+
+def _plain(leaf: Any) -> Any:
+    if _is_named(leaf):  # whose class may do more with its parts than to keep them, or have other attributes
+        made = tuple.__new__(type(leaf), map(plain, leaf))
+        if own := getattr(leaf, "__dict__", None):
+            made.__dict__.update(own)
+        return made
+    return leaf.as_subclass(Tensor) if isinstance(leaf, Staged) else leaf
+
+
+def can_be_made_anew(data: Any) -> bool:
+    """Whether an item with other tensors is an item of the same kind: a named tuple's class may do more than to keep its parts."""
+    return all(map(_keeps_its_parts, _tuples(data)))
+
+
+def _tuples(data: Any) -> Iterator[tuple[Any, ...]]:
+    if isinstance(data, tuple) and type(data) is not tuple:
+        yield data
+    if isinstance(data, (tuple, list, dict)):
+        for part in data.values() if isinstance(data, dict) else data:
+            yield from _tuples(part)
+
+
+def _keeps_its_parts(data: tuple[Any, ...]) -> bool:
+    by = getattr(type(data).__new__, "__globals__", {}).get("__name__", "")
+    return not getattr(data, "__dict__", None) and (by.startswith("namedtuple_") or not _is_named(data))
 
 
 def _live(args: Any) -> Staged | None:
@@ -99,6 +139,9 @@ def _live(args: Any) -> Staged | None:
 
 
 def staged(tensor: Tensor, item: Any, at: int, part: int | None) -> Staged:
+    if not torch.is_grad_enabled():  # a view that is made so may not be changed in place where gradients are on
+        with torch.enable_grad():
+            return staged(tensor, item, at, part)
     if type(tensor) is Tensor:
         made = tensor.as_subclass(Staged)
     else:

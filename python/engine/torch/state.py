@@ -47,13 +47,13 @@ def reached(step: Any, kind: type) -> list[Any]:
             left += [item.__func__, item.__self__, *getattr(item.__self__, "__dict__", {}).values()]
         elif isinstance(item, types.FunctionType):
             if not (item.__module__ or "").startswith(("torch.", "engine.")):
-                left += _used(item)
+                left += used_by(item)
         elif item is step and callable(item):
             left += [type(item).__call__, *getattr(item, "__dict__", {}).values()]
     return list(found.values())
 
 
-def _used(function: types.FunctionType) -> Iterator[Any]:
+def used_by(function: types.FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # not bound yet
             yield cell.cell_contents

@@ -1,8 +1,8 @@
-"""Whether a tensor is still what it was when it was noted."""
+"""Whether a tensor is still what it was when it was noted, and whether another object can stand for it."""
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -50,3 +50,17 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 def storage(tensor: Tensor) -> int:
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
+
+
+def marks(made: Any) -> Any:
+    """The versions of what a node made."""
+    return tuple(map(version, made)) if isinstance(made, (tuple, list)) else version(made)
+
+
+def is_plain(data: Any) -> bool:
+    """Whether a tensor can be Staged: another object that shares its memory, and has no attributes of the program's."""
+    return type(data) is Tensor and not data.requires_grad and in_one_memory(data) and not data.__dict__
+
+
+def in_one_memory(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested

@@ -193,3 +193,32 @@ def test_flights_without_an_arrival_are_left_out(tmp_path):
     names = [column.name for column in schema.flights().single]
     assert batch.single[names.index("tailnum"), 2] == 0 and (batch.single[names.index("month")] != 0).all()
     assert batch.dense[:, 2].tolist() == [1400, 1416, 1576]
+
+
+def test_columns_of_other_types_hold_the_same_rows(files, tmp_path):
+    """As other programs write them: text with 64-bit lengths, and labels that are true or false."""
+    data = schema.criteo(SCALE)
+    table = pa.parquet.read_table(files["criteo", "parquet"])
+    texts = [name for name in table.column_names if pa.types.is_string(table[name].type)]
+    assert texts
+    other = table
+    for name in texts:
+        other = other.set_column(other.schema.get_field_index(name), name, other[name].cast(pa.large_string()))
+    pa.parquet.write_table(other, tmp_path / "large.parquet")
+    for one, there in zip(read(files["criteo", "parquet"], data), read(tmp_path / "large.parquet", data), strict=True):
+        assert all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(one[:4], there[:4]))
+    clicked = pa.array(table["label"].to_numpy() == 1)
+    pa.parquet.write_table(other.set_column(other.schema.get_field_index("label"), "label", clicked), tmp_path / "bool.parquet")
+    assert sum(b.label.sum() for b in read(tmp_path / "bool.parquet", data)) > 0
+
+
+def test_keys_of_numbers_are_those_of_their_text():
+    numbers = pa.array([1, 20, None, 300])
+    assert np.array_equal(keys.hashed(numbers), keys.hashed(pa.array(["1", "20", None, "300"])))
+
+
+@pytest.mark.parametrize("text, good", [("1e-05", True), ("2.5E+3", True), ("-7.", True), (" 5", False), ("1e", False), ("9" * 45, True)])
+def test_numbers_in_text(text, good):
+    data = schema.criteo(SCALE)
+    block = pa.table({name: [text if name == data.dense[0] else "1"] for name in (data.label, *data.numbers)})
+    assert reader.good_rows(block, data).num_rows == good

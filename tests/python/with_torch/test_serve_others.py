@@ -8,8 +8,6 @@ from torch import nn
 import engine
 import engine.torch
 
-pytestmark = pytest.mark.skipif(not engine.torch.adapter.load_serving, reason="no adapter")
-
 
 @pytest.fixture(autouse=True)
 def seed():
