@@ -115,7 +115,7 @@ def test_checks_of_a_request_are_made(function):
     close(server, model, good)
 
 
-@pytest.mark.parametrize("given", [(0, 1), (-2, 1), (0.0, 1.0), ()])
+@pytest.mark.parametrize("given", [(0, 1), ()])
 def test_limits_that_are_the_operators_defaults(given):
     x = torch.randn(5, 16) * 3
     answers(nn.Hardtanh(*given), (x,), (x,))
@@ -178,7 +178,7 @@ def test_weights_that_lie_otherwise():
     close(server, table, ids)
 
 
-@pytest.mark.parametrize("width", [16, 64, 256, 512])
+@pytest.mark.parametrize("width", [16, 512])
 def test_other_memory_is_noticed_wherever_it_lies(width):
     model, x = nn.Linear(width, width, bias=False).eval(), torch.randn(2, width)
     server = answers(model, (x,), (x,))
