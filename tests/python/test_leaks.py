@@ -386,6 +386,7 @@ def test_a_model_goes_whose_recorded_function_calls_its_own_op():
 
     model = Model()
     assert model.step(1).get() == 2
+    engine.wait_all()  # a worker that has set a value may hold the op for a moment
     gone = weakref.ref(model)
     del model
     gc.collect()
