@@ -4,6 +4,7 @@
 // Errors:    exceptions of C++; the frame may be used again afterwards.
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -32,6 +33,7 @@ class ProductNode final : public Node {
     if (row_) row_at_ = Resolved(*row_, rows);
     const size_t dims = a_at_.sizes.size();
     columns_ = a_at_.sizes.back(), others_ = out_at_.sizes.back();
+    if (act_ != Op::kMove) sums_.resize(static_cast<size_t>(kBlock * others_));
     // The last dimension is a sum's; all before it are rows.
     Place a = a_at_, out = out_at_;
     a.strides.pop_back(), out.strides.pop_back();
@@ -57,39 +59,35 @@ class ProductNode final : public Node {
 
   void Rows(const float* a, int64_t a_row, const float* b, const float* row, float* out, int64_t out_row,
             int64_t rows) {
+    const bool acts = act_ != Op::kMove;
     if (others_ == 1) {
       Dots(a, a_row, b, row ? *row : 0.0F, out, out_row, rows, columns_);
-      if (act_ != Op::kMove)
-        for (int64_t i = 0; i < rows; ++i) Act(out + i * out_row, 1);
+      if (acts)
+        for (int64_t i = 0; i < rows; ++i) Act(std::array{out[i * out_row]}.data(), out + i * out_row, 1);
       return;
     }
     for (int64_t i = 0, size; i < rows; i += size) {
       const int64_t left = rows - i;
       size = left >= kBlock ? kBlock : (left > kSmallBlock ? kSmallBlock : left);
-      float* to = out + i * out_row;
+      float* const to = out + i * out_row;
+      float* const made = acts ? sums_.data() : to;
+      const int64_t made_row = acts || out_row == 0 ? others_ : out_row;
       if (row)
         for (int64_t j = 0; j < size; ++j)
-          std::memcpy(to + j * out_row, row, static_cast<size_t>(others_) * sizeof(float));
+          std::memcpy(made + j * made_row, row, static_cast<size_t>(others_) * sizeof(float));
       at::native::cpublas::brgemm(size, others_, columns_, a_row == 0 ? columns_ : a_row,
-                                  b_at_.strides[b_at_.strides.size() - 2], out_row == 0 ? others_ : out_row,
-                                  row != nullptr, a + i * a_row, b, to, false);
-      if (act_ != Op::kMove) {
-        if (out_row == others_)
-          Act(to, size * others_);
-        else
-          for (int64_t j = 0; j < size; ++j) Act(to + j * out_row, others_);
-      }
+                                  b_at_.strides[b_at_.strides.size() - 2], made_row, row != nullptr, a + i * a_row, b,
+                                  made, false);
+      if (!acts) continue;
+      if (out_row == others_)
+        Act(made, to, size * others_);
+      else
+        for (int64_t j = 0; j < size; ++j) Act(made + j * others_, to + j * out_row, others_);
     }
   }
-  void Act(float* at, int64_t n) const {
-    alignas(64) float made[kActs];
-    for (int64_t i = 0; i < n; i += kActs) {
-      const int64_t size = std::min(kActs, n - i);
-      kLoops[static_cast<int>(act_)](at + i, nullptr, nullptr, made, size);
-      std::memcpy(at + i, made, static_cast<size_t>(size) * sizeof(float));
-    }
+  void Act(const float* from, float* to, int64_t n) const {
+    kLoops[static_cast<int>(act_)](from, nullptr, nullptr, to, n);
   }
-  static constexpr int64_t kActs = 512;
 
   View a_, b_, out_;
   std::optional<View> row_;
@@ -97,6 +95,7 @@ class ProductNode final : public Node {
   Place a_at_, b_at_, out_at_, row_at_;
   std::optional<Walk> walk_;
   int64_t columns_ = 0, others_ = 0;
+  std::vector<float> sums_;  // of a block, before f
 };
 
 // Rows of tables, straight to where they are needed: all of a request's that depend on nothing but its arguments are one node.
