@@ -182,7 +182,9 @@ class Graph {
                     std::span<const std::type_info* const> outputs, Site site);
   NodeId Append(Node node, std::span<const ValueId> inputs, uint32_t outputs);
   void CheckValue(ValueId value, const char* what, Name node, Site site) const;
+  bool IsOther(uint32_t graph) const { return graph != 0 && graph != number_; }
 
+  uint32_t number_;  // in the process; copies have the same
   std::vector<Node> nodes_;
   std::vector<ValueInfo> values_;
   std::vector<ValueId> inputs_;

@@ -44,7 +44,8 @@ static_assert(sizeof(PlanNode) == 64);
 // A value of one graph: an input of it, or an output of one of its nodes.
 struct ValueId {
   uint32_t index = UINT32_MAX;
-  friend bool operator==(ValueId, ValueId) noexcept = default;
+  uint32_t graph = 0;  // which one, or a copy of it; 0: not said, and then not checked
+  friend bool operator==(ValueId a, ValueId b) noexcept { return a.index == b.index; }
 };
 
 // A node of one graph, and its outputs. Nodes are numbered in the order in which they were recorded.
@@ -52,7 +53,10 @@ struct NodeId {
   uint32_t index = UINT32_MAX;
   uint32_t first_output = 0;
   uint32_t outputs = 0;
-  ValueId operator[](uint32_t output) const noexcept { return {output < outputs ? first_output + output : UINT32_MAX}; }
+  uint32_t graph = 0;  // as in ValueId
+  ValueId operator[](uint32_t output) const noexcept {
+    return {output < outputs ? first_output + output : UINT32_MAX, graph};
+  }
 };
 
 struct Effect {

@@ -33,10 +33,14 @@ struct AwaitBody {
     BodyScope scope(&context);
     DropDeferred();
     nb::object error = nb::none(), data = nb::none();
-    if (failed) {
-      error = nb::steal(ToPython(failed));
-    } else if (value) {
-      data = nb::steal(DataOf(AsValue(value.get())));
+    try {
+      if (failed) {
+        error = nb::steal(ToPython(failed));
+      } else if (value) {
+        data = nb::steal(DataOf(AsValue(value.get())));
+      }
+    } catch (nb::python_error& raised) {  // by the exception's own class; whoever awaits must hear of something
+      error = nb::borrow(raised.value());
     }
     Post(post.get(), future.get(), error, data);
     value.Clear();

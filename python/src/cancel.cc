@@ -39,6 +39,12 @@ void CloseScopes() {
   if (OpenScopes().size()) SetOpenScopes(nb::tuple());
 }
 
+nb::object ExchangeScopes(nb::object scopes) {
+  nb::tuple before = OpenScopes();
+  SetOpenScopes(scopes);
+  return before;
+}
+
 void BindCancel(nb::module_& m) {
   open_scopes = PyContextVar_New("engine.cancel_scopes", nullptr);
   nb::class_<engine::CancelScope>(
@@ -63,9 +69,19 @@ void BindCancel(nb::module_& m) {
           nb::sig("def __enter__(self) -> CancelScope"))
       .def(
           "__exit__",
-          [](nb::handle, nb::args) {
+          // Its own, wherever it is: a generator may be closed inside of a scope that was opened behind its own.
+          [](nb::handle self, nb::args) {
             nb::tuple scopes = OpenScopes();
-            SetOpenScopes(nb::steal(PyTuple_GetSlice(scopes.ptr(), 0, PyTuple_GET_SIZE(scopes.ptr()) - 1)));
+            const auto size = static_cast<Py_ssize_t>(nb::len(scopes));
+            Py_ssize_t at = size - 1;
+            while (at >= 0 && !scopes[static_cast<size_t>(at)].is(self)) --at;
+            if (at < 0)
+              RaiseError(
+                  "UsageError",
+                  "CancelScope: the block ends in another thread or task than it was entered in; leave it where it "
+                  "was entered");
+            nb::object inner = nb::steal(PyTuple_GetSlice(scopes.ptr(), at + 1, size));
+            SetOpenScopes(nb::steal<nb::tuple>(PyTuple_GetSlice(scopes.ptr(), 0, at)) + inner);
           },
           nb::sig("def __exit__(self, *exc: object) -> None"));
 }

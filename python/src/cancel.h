@@ -15,6 +15,9 @@ nanobind::object ScopeFor(nanobind::handle given, const Where& at);
 // Closes, in the current context, the scopes of whoever pushed the body that runs in it.
 void CloseScopes();
 
+// The open scopes of the current context, which are these from now on; a tuple both.
+nanobind::object ExchangeScopes(nanobind::object scopes);
+
 void BindCancel(nanobind::module_& m);
 
 }  // namespace engine_python

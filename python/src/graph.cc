@@ -72,14 +72,17 @@ struct RecordingBlock {
   engine::Graph* graph;
   engine::Graph* outer_graph = nullptr;
   PyObject* outer_recorder = nullptr;
+  nb::object outer_scopes = {};  // of whoever records: a run has those of its own start
 
   void Enter() {
+    outer_scopes = ExchangeScopes(nb::tuple());
     outer_graph = std::exchange(recording, graph);
     outer_recorder = std::exchange(innermost, made_with.ptr());
   }
   void Exit() {
     recording = outer_graph;
     innermost = outer_recorder;
+    ExchangeScopes(std::move(outer_scopes));
   }
 };
 
@@ -152,10 +155,8 @@ PyRun StartRun(const PyPlan& self, nb::sequence inputs, const RunArguments& argu
   std::vector<engine::Value> values;
   for (nb::handle input : inputs) values.emplace_back(PyRef::Borrow(input.ptr()));
   Translated([&] {
-    if (outputs) {
-      options.outputs = *outputs = OutputVars(self.plan.graph(), *state);
-      options.inputs = ready = arguments.ready.empty() ? AwaitInputs(self, inputs, state, site) : arguments.ready;
-    }
+    if (outputs) options.outputs = *outputs = OutputVars(self.plan.graph(), *state);
+    options.inputs = ready = arguments.ready.empty() ? AwaitInputs(self, inputs, state, site) : arguments.ready;
     const PolicyHere block(state);
     if (arguments.policy) options.policy = engine::PolicyByName(*arguments.policy);
     const engine::Policy used = options.policy.value_or(state->engine.policy());

@@ -1,5 +1,8 @@
 #include "cost_file.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -101,7 +104,9 @@ std::vector<NodeCost> ParseCosts(const std::string& text, const std::string& whe
 
 void WriteCosts(const std::string& path, const std::vector<NodeCost>& costs) {
   // Written beside the file and then renamed, so that a reader sees either the old file or the new one.
-  const std::string draft = path + ".new";
+  // Others may write the same file, so each draft has a name of its own.
+  static constinit std::atomic<uint32_t> drafts{0};
+  const std::string draft = path + "." + std::to_string(getpid()) + "." + std::to_string(drafts.fetch_add(1)) + ".new";
   const auto refuse = [&](const char* what) {
     const std::string why = std::strerror(errno);
     std::remove(draft.c_str());

@@ -1,6 +1,7 @@
 // An Explanation as text and as a drawing.
 #include <algorithm>
 #include <cstdio>
+#include <iomanip>
 #include <locale>
 #include <map>
 #include <sstream>
@@ -10,10 +11,21 @@
 namespace engine {
 namespace {
 
-std::string Micros(double nanos) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.2f us", nanos / 1e3);
-  return text;
+// Streams of the classic locale, here and below: the program's must not put a comma or separators into numbers.
+std::string Fixed(double number) {
+  std::ostringstream out;
+  out.imbue(std::locale::classic());
+  out << std::fixed << std::setprecision(2) << number;
+  return out.str();
+}
+std::string Micros(double nanos) { return Fixed(nanos / 1e3) + " us"; }
+
+// At most 40 bytes, and whole characters: those that continue one in UTF-8 begin with the bits 10.
+std::string Short(const std::string& key) {
+  size_t end = 40;
+  if (key.size() <= end) return key;
+  while (end > 0 && (static_cast<unsigned char>(key[end]) & 0xc0) == 0x80) --end;
+  return key.substr(0, end);
 }
 
 std::string Escaped(const std::string& text) {
@@ -39,17 +51,13 @@ std::string Explanation::Text() const {
       << " workers " << Micros(bound) << "; dispatch " << Micros(dispatch) << "\n";
   if (before > 0) out << "  a step took " << Micros(before) << " as compiled";
   if (after > 0) out << ", " << Micros(after) << " with the schedule";
-  if (makespan() > 0) {
-    char ratio[32];
-    std::snprintf(ratio, sizeof(ratio), "%.2f", makespan() / bound);
-    out << (before > 0 ? "; " : "  ") << "makespan / bound " << ratio << "\n";
-  }
+  if (makespan() > 0) out << (before > 0 ? "; " : "  ") << "makespan / bound " << Fixed(makespan() / bound) << "\n";
   char line[160];
   std::snprintf(line, sizeof(line), "  %-24s %12s %12s %12s %12s %6s\n", "node", "cost", "spread", "rank", "slack",
                 "batch");
   out << line;
   for (const Node& n : nodes) {
-    std::snprintf(line, sizeof(line), "  %-24.40s %12s %12s", n.cost.key.c_str(), Micros(n.cost.nanos).c_str(),
+    std::snprintf(line, sizeof(line), "  %-24s %12s %12s", Short(n.cost.key).c_str(), Micros(n.cost.nanos).c_str(),
                   Micros(n.cost.spread).c_str());
     out << line;
     std::snprintf(line, sizeof(line), " %12s %12s %6u%s%s\n", Micros(n.rank).c_str(), Micros(n.slack).c_str(), n.batch,

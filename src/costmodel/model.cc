@@ -325,12 +325,16 @@ std::vector<uint8_t> Model::WidthsOf(const std::vector<Estimate>& costs) const {
 std::vector<NodeCost> Model::Costs() const {
   std::lock_guard lock(mu_);
   std::vector<NodeCost> out;
+  auto loaded = loaded_;  // what is left of it has not run since, and is saved again
   for (const auto& [shape, s] : shapes_) {
     for (size_t k = 0; k < keys_.size(); ++k) {
       const Estimate told = s->costs.empty() ? s->samples[k].Tell() : s->costs[k];
-      if (told.samples != 0) out.push_back({keys_[k], shape, told.samples, told.nanos, told.spread});
+      if (told.samples == 0) continue;
+      out.push_back({keys_[k], shape, told.samples, told.nanos, told.spread});
+      loaded.erase({shape, keys_[k]});
     }
   }
+  for (auto& [at, cost] : loaded) out.push_back(std::move(cost));
   return out;
 }
 
@@ -365,6 +369,9 @@ std::string Model::SaidOf(const Shape& s) const {
 }
 
 Explanation Model::Explain(const Plan& plan, uint64_t shape_class, std::span<const NodeTime> run) const {
+  if (!run.empty() && run.size() != key_of_.size())
+    throw UsageError("a run of " + std::to_string(run.size()) + " nodes explains no plan of " +
+                     std::to_string(key_of_.size()));
   std::lock_guard lock(mu_);
   Explanation out;
   out.workers = workers_;

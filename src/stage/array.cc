@@ -1,6 +1,8 @@
 #include "engine/device/array.h"
 
+#include <algorithm>
 #include <bit>
+#include <cstdint>
 
 #include "engine/error.h"
 
@@ -15,7 +17,9 @@ Array::Array(ElementType type, std::vector<int64_t> shape, void* data, std::shar
     : type_(type), shape_(std::move(shape)), data_(data), owner_(std::move(owner)) {
   for (const int64_t extent : shape_) {
     if (extent < 0) throw UsageError("an array has an extent of " + std::to_string(extent) + "; 0 or more is expected");
-    size_ *= static_cast<size_t>(extent);
+    if (__builtin_mul_overflow(size_, static_cast<size_t>(extent), &size_) ||
+        size_ > PTRDIFF_MAX / std::max<size_t>(1, type_.bytes))
+      throw UsageError("an array's shape has more elements than memory can have");
   }
 }
 

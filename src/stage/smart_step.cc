@@ -357,22 +357,50 @@ Run SmartStep::StartRest(StepItem& item, std::span<Value> given, const RunOption
   return s.Start(s.rest, item, given, options, site, false, may_wait);
 }
 
+// What a run writes its nodes' times to, for as long as it runs: who waits for it may be refused the wait, or interrupted.
+class Timed {
+ public:
+  Timed(Engine& eng, size_t nodes) : eng_(eng), times_(std::make_unique<std::vector<NodeTime>>(nodes)) {}
+  ~Timed() {
+    if (!run_ || run_->done()) return;
+    std::vector<NodeTime>* const kept = times_.release();
+    try {
+      // An Operator, because the caller's bulk or capture must not take this op.
+      eng_.Push(eng_.NewOperator({.name = "times of a step", .reads = {run_->var()}, .run_always = true},
+                                 [kept] { delete kept; }));
+    } catch (...) {  // no memory, or no more pushes: they stay, because the run writes them
+    }
+  }
+  Timed(const Timed&) = delete;
+  void Of(Run& run) { run_ = &run; }
+  std::span<NodeTime> times() { return *times_; }
+
+ private:
+  Engine& eng_;
+  std::unique_ptr<std::vector<NodeTime>> times_;
+  Run* run_ = nullptr;
+};
+
 Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions& options, double source_seconds,
                        Site site) {
   State& s = *state_;
-  std::vector<NodeTime> times(s.graph.nodes().size());
-  RunOptions timed = options;
-  timed.times = times;
+  Timed timed(s.eng, s.graph.nodes().size());
+  RunOptions with_times = options;
+  with_times.times = timed.times();
   s.CheckCall(given, options);
   for (size_t i = 0; i < item.values.size(); ++i) s.costs.values[s.sourced[i].index].bytes = item.values[i].bytes();
   for (detail::Times& sample : s.samples) detail::MakeRoom(sample);  // what follows the start may not fail
   detail::MakeRoom(s.between), detail::MakeRoom(s.busy);
   if (s.profiled > 0) s.between.push_back(std::max(0.0, s.asked - s.returned));
-  Run run = s.Start(s.whole, item, given, timed, site, true);
+  Run run = s.Start(s.whole, item, given, with_times, site, true);
+  timed.Of(run);
   try {
     run.Wait(site);
   } catch (const Error&) {  // whoever waits for the run gets the error
+    if (!run.done())
+      return run;  // this wait was refused, and says nothing of the run; the next step is profiled instead
   }
+  const std::span<const NodeTime> times = timed.times();
   // Unless there is only one, the first step does not count, because it is slower.
   if (s.profiled > 0 || s.options.profile_steps == 1) {
     s.samples[0].push_back(source_seconds);

@@ -2,9 +2,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "engine/spi/cost_model.h"
 #include "support/engine_test.h"
+#include "support/odd_locale.h"
 #include "support/seed.h"
 
 namespace engine::test {
@@ -255,6 +257,39 @@ TEST_F(CostModelTest, CostsAreSavedAndLoaded) {
   std::filesystem::remove(path);
 }
 
+TEST_F(CostModelTest, WhatIsLoadedIsSavedAgain) {
+  const auto path = std::filesystem::temp_directory_path() / "engine_cost_model_again.txt";
+  const Plan measured = Fan(), later = Fan(), last = Fan();
+  eng.SetPolicy(Policy::kCostModel, {.start_step = 0, .stop_step = 2});
+  for (uint64_t shape = 0; shape < 2; ++shape)
+    for (int i = 0; i < 3; ++i) measured.Start({}, {.shape = shape}).Wait();
+  measured.cost_model()->Save(path);
+  const size_t all = measured.cost_model()->Costs().size();
+  later.cost_model()->Load(path);
+  later.Start({}, {.shape = 0}).Wait();
+  later.cost_model()->Save(path);
+  EXPECT_EQ(later.cost_model()->Costs().size(), all);
+  last.cost_model()->Load(path);
+  EXPECT_EQ(last.cost_model()->Costs().size(), all) << "without a run";
+  std::filesystem::remove(path);
+}
+
+TEST_F(CostModelTest, ManyMaySaveToOneFile) {
+  const auto path = std::filesystem::temp_directory_path() / "engine_cost_model_many.txt";
+  const Plan measured = Fan(), fresh = Fan();
+  eng.SetPolicy(Policy::kCostModel, {.start_step = 0, .stop_step = 2});
+  for (int i = 0; i < 3; ++i) measured.Start().Wait();
+  measured.cost_model()->Save(path);
+  const auto saves = [&] {
+    for (int i = 0; i < 100; ++i) measured.cost_model()->Save(path);
+  };
+  std::thread one(saves), two(saves);
+  for (int i = 0; i < 100; ++i) fresh.cost_model()->Load(path);
+  one.join();
+  two.join();
+  std::filesystem::remove(path);
+}
+
 // DeepRec: averages, frozen for ever.
 TEST_F(CostModelTest, CostsAreMeasuredAgainWhenAsked) {
   const Plan plan = Fan();
@@ -360,6 +395,25 @@ TEST_F(CostModelTest, ExplainsOneTimedRun) {
   EXPECT_EQ(told.makespan(), static_cast<double>(end - begin));
   EXPECT_EQ(told.bound, std::max(told.work / 2, told.critical));
   EXPECT_TRUE(Has(told.Text(), "costs of one run"));
+}
+
+TEST_F(CostModelTest, ARunOfAnotherPlanExplainsNothing) {
+  const std::vector<NodeTime> times(2);
+  EXPECT_TRUE(Has(RefusalOf([&] { Explain(Fan(), 0, times); }), "a run of 2 nodes explains no plan of 6"));
+}
+
+TEST(ExplanationTest, IsUtf8AndTheSameInEveryLocale) {
+  Explanation told;
+  Explanation::Node node;
+  node.cost = {.key = "a", .nanos = 1'234'567};
+  for (int i = 0; i < 25; ++i) node.cost.key += "\xd0\xb6";
+  told.nodes.push_back(node);
+  told.work = 1;
+  const std::string text = told.Text();
+  EXPECT_TRUE(Has(text, "\xd0\xb6 ")) << text;
+  EXPECT_TRUE(Has(text, "1234.57 us")) << text;
+  const OddLocale odd;
+  EXPECT_EQ(told.Text(), text);
 }
 
 // --- the ranked replay itself

@@ -218,5 +218,14 @@ TEST(LaneLocals, AreMadeOnceForEachLaneAndGoWithTheEngine) {
   EXPECT_EQ(alive, 0);
 }
 
+TEST(DeviceMemoryPool, MoreThanAnyDeviceHasIsRefused) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 3, (SIZE_MAX / 8) * 7 + 100}) {
+    rig.eng().Push({.writes = {a}, .place = Gpu(0)}, [&](RunContext& ctx) { (void)ctx.Allocate(bytes); });
+    EXPECT_TRUE(Has(ErrorOf([&] { rig.eng().Wait(a); }).what(), "kOutOfMemory: Allocate: " + std::to_string(bytes)));
+  }
+}
+
 }  // namespace
 }  // namespace engine::test

@@ -155,5 +155,29 @@ TEST_P(DeferTest, DrainWaitsAndShowsNoError) {
   EXPECT_TRUE(eng.Drain(std::chrono::milliseconds::max()));
 }
 
+// Under naive an op runs on the stack of the one whose body pushes it.
+TEST_P(DeferTest, LeavesTheErrorOfTheOpAroundIt) {
+  Engine eng(Quiet(workers()));
+  eng.SetPolicy(Policy::kNaive);
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  Fail(eng, a);
+  int errors = 0;
+  eng.PushAsync({.name = "outer", .reads = {a}, .writes = {b}, .run_always = true},
+                [&](RunContext& ctx, Completion done) {
+                  errors += ctx.error() != nullptr;
+                  done();
+                  eng.Push({.name = "clears", .writes = {a}}, [] {});
+                  eng.Push({.name = "inner", .writes = {c}, .run_always = true}, [&](RunContext& inner) {
+                    Completion its = inner.Defer();
+                    errors += inner.error() != nullptr;
+                    its();
+                  });
+                  errors += ctx.error() != nullptr;
+                });
+  eng.Wait(c);
+  EXPECT_EQ(errors, 2);
+  eng.WaitAll();
+}
+
 }  // namespace
 }  // namespace engine::test

@@ -133,6 +133,41 @@ TEST(PoolsAffinityTest, WorkersRunOnTheCpusThatTheyAreGiven) {
   EXPECT_TRUE(CPU_ISSET(cpu, &seen));
 }
 
+// A new thread has the processors of whoever makes it, and an idle thread those of its last role.
+TEST(PoolsAffinityTest, ThoseOfOnePoolAreForNoOther) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "there is one processor";
+  EngineOptions o = Quiet(1);
+  o.io_threads = 1;
+  for (int i = CPU_SETSIZE; o.cpus.empty();)
+    if (CPU_ISSET(--i, &allowed)) o.cpus = {i};
+  Engine eng(o);
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c"), d = eng.NewVar("d");
+  const auto may_use = [&] {
+    int count = 0;
+    eng.Push({.writes = {c}, .place = Io()}, [&] {
+      cpu_set_t seen;
+      sched_getaffinity(0, sizeof(seen), &seen);
+      count = CPU_COUNT(&seen);
+    });
+    eng.Wait(c);
+    return count;
+  };
+  int made_in_an_op = 0;
+  eng.Push({.writes = {a}}, [&] { made_in_an_op = may_use(); });
+  eng.Wait(a);
+  EXPECT_EQ(made_in_an_op, CPU_COUNT(&allowed));
+  // Ops that wait give their roles away, and then play what is there.
+  for (int round = 0; round < 4; ++round) {
+    eng.Push({.writes = {b}, .place = Io()}, [] { std::this_thread::yield(); });
+    eng.Push({.writes = {a}}, [&] { eng.Wait(b); });
+    eng.Push({.writes = {d}, .place = Io()}, [&] { eng.Wait(a); });
+    eng.WaitAll();
+    EXPECT_EQ(may_use(), CPU_COUNT(&allowed)) << round;
+  }
+}
+
 TEST(PoolsNamesTest, ThreadsCarryTheirNames) {
   EngineOptions o = Quiet(1);
   o.thread_name = "trainer";

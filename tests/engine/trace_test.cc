@@ -1,4 +1,6 @@
 // Trace: every op that ran or was skipped while it was on, with its thread and its times. It changes nothing.
+#include <barrier>
+
 #include "support/engine_test.h"
 #include "support/odd_locale.h"
 
@@ -218,6 +220,42 @@ TEST(TraceJsonTest, IsWellFormedAndEscapesNames) {
   }
   EXPECT_FALSE(text);
   EXPECT_EQ(depth, 0);
+}
+
+TEST(TraceJsonTest, ATraceMayOutliveItsEngine) {
+  Trace trace;
+  {
+    Engine eng(Quiet(1));
+    eng.StartTrace();
+    Var a = eng.NewVar("a");
+    eng.Push({.name = "op", .writes = {a}}, [] {});
+    eng.Push({.name = "behind", .updates = {a}, .place = Io()}, [] {});
+    eng.WaitAll();
+    trace = eng.StopTrace();
+  }
+  Engine another(Quiet(1));  // where the first one was
+  const std::string json = ChromeTraceJson(trace);
+  EXPECT_TRUE(Has(json, "cpu/0"));
+  EXPECT_TRUE(Has(json, "io/0"));
+}
+
+// Each that has begun is counted among the process's until it ends: while there is one, all waits are logged.
+TEST(TraceStartTest, ManyThreadsMayStartAndStopOne) {
+  Engine eng(Quiet(1));
+  std::barrier together(2);
+  const auto starts = [&] {
+    for (int i = 0; i < 500; ++i) {
+      together.arrive_and_wait();
+      eng.StartTrace();
+      together.arrive_and_wait();
+      (void)eng.StopTrace();
+    }
+  };
+  std::thread other(starts);
+  starts();
+  other.join();
+  (void)eng.StopTrace();
+  EXPECT_EQ(detail::g_traces.load(), 0u);
 }
 
 TEST(TraceJsonTest, IsUtf8WhateverTheNames) {

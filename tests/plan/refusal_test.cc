@@ -54,6 +54,16 @@ TEST_F(RefusalTest, ForeignThings) {
   EXPECT_TRUE(Has(RefusalOf([&] { graph.Add({.name = "mine", .inputs = {theirs}}, [] {}); }), "node 'mine'"));
   EXPECT_TRUE(Has(RefusalOf([&] { graph.Output(theirs); }), "not of this graph"));
   EXPECT_TRUE(Has(RefusalOf([&] { graph.Order({3, 0, 0}, {4, 0, 0}); }), "not of this graph"));
+  // Also where this graph has that number, but not where it is a copy.
+  const NodeId node = other.Add({.name = "theirs", .outputs = 1}, [] {});
+  Graph copy = other;
+  for (int i = 0; i < 3; ++i) graph.Add({.name = "n", .outputs = 3}, [] {});
+  EXPECT_TRUE(Has(RefusalOf([&] { graph.Add({.name = "mine", .inputs = {theirs}}, [] {}); }), "node 'mine'"));
+  EXPECT_TRUE(Has(RefusalOf([&] { graph.Output(theirs); }), "not of this graph"));
+  EXPECT_TRUE(Has(RefusalOf([&] { graph.Order({0}, node); }), "not of this graph"));
+  EXPECT_TRUE(Has(RefusalOf([&] { graph.Order(node, {2}); }), "not of this graph"));
+  copy.Output(theirs);
+  copy.Order({0}, node);
   EXPECT_TRUE(Has(RefusalOf([&] { graph.Add({.name = "mine", .reads = {Var()}}, [] {}); }), "null Var"));
   Engine another(Quiet(1));
   Var foreign = another.NewVar("foreign");
@@ -134,6 +144,15 @@ TEST_F(RefusalTest, EmptyHandlesTimesAndShutdown) {
   EXPECT_TRUE(Has(RefusalOf([&] { run.Output(0); }), "which has 0"));
   eng.Shutdown();
   EXPECT_TRUE(Has(RefusalOf([&] { plan.Start(); }), "shutdown"));
+}
+
+TEST_F(RefusalTest, OutputsThatThereAreNot) {
+  graph.Output(graph.Add({.name = "fails"}, []() -> int { throw std::runtime_error("broken"); })[0]);
+  const Plan plan = graph.Compile(eng, {.name = "p"});
+  engine::Run run = plan.Start();
+  EXPECT_TRUE(Has(RefusalOf([&] { run.OutputIf(1); }), "output 1 of plan 'p', which has 1, asked for at"));
+  EXPECT_TRUE(Has(RefusalOf([&] { run.Settled(1); }), "output 1 of plan 'p', which has 1"));
+  EXPECT_EQ(run.OutputIf(0), nullptr);
 }
 
 }  // namespace

@@ -100,3 +100,40 @@ def test_threads_and_tasks_have_their_own_scope():
         thread.start()
         thread.join()
     assert v.wait() and open_scopes == [1]
+
+
+def test_a_scope_that_ends_inside_of_another_takes_itself_alone_away(gate):
+    v, w = engine.Var("v"), engine.Var("w")
+
+    def rows():
+        with engine.CancelScope():
+            yield 1
+
+    reader = rows()
+    next(reader)
+    engine.push(gate, writes=[v])
+    with engine.CancelScope() as outer:
+        reader.close()
+        engine.push(lambda: None, reads=[v], writes=[w])
+    outer.cancel()
+    gate.open()
+    with pytest.raises(engine.CancelledError):
+        w.wait()
+    with pytest.raises(engine.UsageError, match="ends in another thread or task"):
+        outer.__exit__()
+
+
+def test_the_scope_around_a_recording_is_that_of_its_first_run():
+    double = engine.op(lambda x: 2 * x)
+    step, other = engine.hybridize(lambda x: double(double(x))), engine.hybridize(lambda x: double(x))
+    with engine.CancelScope() as scope:
+        assert step(1).get() == 4
+        plan = other.record(1)
+        stage = engine.data.smart_stage(lambda x: double(x), iter(range(3)), profile_steps=0, guard_steps=0)
+        assert stage.step().get() == 0
+    scope.cancel()
+    assert [step(i).get() for i in (1, 2)] == [4, 8]
+    assert plan.start([5]).output(0) == 10
+    assert [v.get() for v in stage] == [2, 4]
+    with scope, pytest.raises(engine.CancelledError):
+        step(1).get()

@@ -216,6 +216,21 @@ def test_graph_records_without_running_and_nests():
         plan.start()
 
 
+def test_a_plan_waits_for_the_values_that_it_is_given(gate):
+    @engine.op
+    def held(x):
+        gate()
+        return x
+
+    same = engine.op(lambda x: x)
+    plan = engine.graph(lambda x: same(x), 1)
+    run = plan.start([held(4)])
+    gate.wait_until_entered()
+    assert not run.done
+    gate.open()
+    assert run.output(0) == 4
+
+
 def test_cancel_deadline_and_policy_of_one_run():
     scope = engine.CancelScope()
     plan = engine.graph(parts, 1)

@@ -36,6 +36,18 @@ class Copies : public HappensBefore {
   std::map<size_t, size_t> sizes_;
 };
 
+TEST(HostArrayTest, MoreElementsThanMemoryCanHaveAreRefused) {
+  const int64_t half = int64_t{1} << 32;
+  EXPECT_TRUE(Has(RefusalOf([&] {
+                    HostArray::Of(std::vector<float>(), {half, half});
+                  }),
+                  "more elements than memory can have"));
+  EXPECT_TRUE(Has(RefusalOf([&] {
+                    HostArray::Of(std::vector<float>(4), {(int64_t{1} << 62) + 1, 4});
+                  }),
+                  "more elements"));
+}
+
 float Feature(int row, size_t i) { return static_cast<float>(row) + 0.125f * static_cast<float>(i); }
 
 // row -> parse (features, ids, row) -> train on the device -> its sum, by way of a Var.

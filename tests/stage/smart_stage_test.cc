@@ -38,6 +38,27 @@ TEST(SmartStageTest, ProfileAndGuardChangeNothingEither) {
   EXPECT_GT(report.comparisons, 0u);
 }
 
+// Nobody can stand in for the op that asks for a step, so it cannot wait for the one that is profiled.
+TEST(SmartStageTest, AProfiledStepThatCannotBeWaitedForIsTheCallersAllTheSame) {
+  EngineOptions options = Quiet(1);
+  options.max_spare_threads = 0;
+  Engine eng(options);
+  Graph graph;
+  const ValueId x = graph.Input<int>("x");
+  for (int i = 0; i < 64; ++i) graph.Add({.name = "node", .inputs = {x}}, [](const int&) {});
+  graph.Output(x);
+  SmartStage steps(eng, graph, {SourceOf<int>("source", x, [n = 0]() mutable { return n++; })}, {.profile_steps = 2});
+  Var v = eng.NewVar("v");
+  std::vector<engine::Run> runs;
+  eng.Push({.name = "trainer", .writes = {v}}, [&] {
+    for (int i = 0; i < 5; ++i) runs.push_back(steps.Next());
+  });
+  eng.Wait(v);
+  ASSERT_EQ(runs.size(), 5u);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(runs[static_cast<size_t>(i)].Take<int>(0), i);
+  for (int i = 5; i < 10; ++i) EXPECT_EQ(steps.Next().Take<int>(0), i) << "and outside of ops it is profiled";
+}
+
 TEST(SmartStageTest, ACallerThatTrainsBetweenTwoStepsIsStagedFor) {
   using namespace std::chrono_literals;
   Engine eng(Quiet(1));

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <fstream>
 #include <string_view>
@@ -56,10 +57,14 @@ int GroupProcessors(std::istream& groups, const std::string& root) {
 }
 
 int UsableProcessors() {
-  static const int bound = [] {
+  // 0: nobody has asked yet. No static that makes itself: a fork meanwhile would leave it locked in the child. Two threads may
+  // both read the files, and find the same. relaxed: the number is all there is.
+  static constinit std::atomic<int> known{0};
+  int bound = known.load(std::memory_order_relaxed);
+  if (bound == 0) {
     std::ifstream groups("/proc/self/cgroup");
-    return GroupProcessors(groups, "/sys/fs/cgroup");
-  }();
+    known.store(bound = GroupProcessors(groups, "/sys/fs/cgroup"), std::memory_order_relaxed);
+  }
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return std::max(1, std::min(bound, CPU_COUNT(&allowed)));
   // More than a cpu_set_t can name.

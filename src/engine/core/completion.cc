@@ -100,7 +100,7 @@ Completion EngineCore::Defer(OpRecord* op) {
   state->refs.fetch_add(1, std::memory_order_relaxed);  // a count for the body
   op->extra.next = reinterpret_cast<OpRecord*>(state);
   op->pins.fetch_add(1, std::memory_order_relaxed);  // whoever gives the Completion to another thread publishes it
-  if (op->extra.flags & kRunAlways) KeptError::Set(op);
+  if ((op->extra.flags & kRunAlways) && t_frame->keeps_error) KeptError::Set(op);  // else there was none when it began
   op->extra.flags |= kDeferred;
   op->extra.state.store(OpState::kAsync, std::memory_order_release);
   return Completion(state);

@@ -259,8 +259,8 @@ class EngineCore final : public PoolHost {
   }
   PolicyStamp StampOf(const PolicyChoice& choice) const;  // throws if the choice is not allowed
   void SetPolicy(const PolicyChoice& choice);
-  void StartTrace();
-  Trace StopTrace();
+  void StartTrace() EXCLUDES(trace_mu_);
+  Trace StopTrace() EXCLUDES(trace_mu_);
   void TracePush(OpRecord* op) noexcept;
   void TraceSettled(const OpRecord* op) noexcept;  // the Completion of an asynchronous op was called
   void AddTrace(TraceRecord record, Clock::time_point begin, const std::vector<TraceTouch>& touches) noexcept;
@@ -268,6 +268,7 @@ class EngineCore final : public PoolHost {
  private:
   ~EngineCore();
 
+  Trace EndTrace() REQUIRES(trace_mu_);
   ThreadSlot& FindSlot();
   // policy.cc, push.cc
   PolicyStamp ScopedStamp() const;
@@ -346,6 +347,7 @@ class EngineCore final : public PoolHost {
   std::atomic<bool> threads_lost_{false};  // the threads are a fork's parent's; the first use makes new ones
   // Stop, Start and Shutdown take it until they return, so that each finds the engine running, stopped or ended.
   Mutex change_mu_;
+  Mutex trace_mu_;  // one starts or ends a trace at a time. Renewed in a fork's child
 
   OpChains chains_{*this};
   Watchdog watchdog_{*this};

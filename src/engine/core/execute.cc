@@ -141,7 +141,7 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
     return Finish(now, op, error, t_role_lent ? nullptr : worker);
   }
   const char* const name = op->extra.name;
-  BodyFrame frame{this, op, t_frame};
+  BodyFrame frame{this, op, t_frame, {}, nullptr, /*keeps_error=*/true};
   t_frame = &frame;
   const KeptError kept(async && (op->extra.flags & kRunAlways) ? op : nullptr);
   RunContext ctx(this, op, worker ? worker->index : -1);

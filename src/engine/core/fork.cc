@@ -99,6 +99,7 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   Renew(completions_, BlockKind::kCompletions, size_t{1} << 10);
   Renew(errors_);
   tracing_ = false;
+  Renew(trace_mu_);
   WaitLog::AfterForkInChild();
   slots_.AfterForkInChild();
   gate_.AfterForkInChild();

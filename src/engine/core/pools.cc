@@ -32,7 +32,7 @@ Pool* Pools::Make(uint8_t index, PoolOptions options, int intra_op) {
     auto worker = std::make_unique<Worker>();
     worker->pool = made.get();
     worker->index = i;
-    worker->name = name + "/" + std::to_string(i);
+    worker->name = Name::Intern(name + "/" + std::to_string(i));
     worker->slot = core_.slots().Take();
     worker->slot->worker = worker.get();
     made->workers().push_back(std::move(worker));

@@ -28,7 +28,8 @@ TraceRecord NewTraceRecord(TraceKind kind) noexcept {
 }
 
 void EngineCore::StartTrace() {
-  StopTrace();
+  MutexLock lock(trace_mu_);
+  EndTrace();
   trace_start_.store(Clock::now(), std::memory_order_relaxed);
   WaitLog::Begin();
   tracing_.store(true, std::memory_order_release);
@@ -36,6 +37,11 @@ void EngineCore::StartTrace() {
 }
 
 Trace EngineCore::StopTrace() {
+  MutexLock lock(trace_mu_);
+  return EndTrace();
+}
+
+Trace EngineCore::EndTrace() {
   gate_.Watch(false);
   const bool was_on = tracing_.exchange(false, std::memory_order_relaxed);
   TraceRecords recorded;
@@ -45,7 +51,7 @@ Trace EngineCore::StopTrace() {
   Trace trace = BuildTrace(std::move(recorded), WaitLog::End(start), start);
   trace.length_ns = NanosSince(start, Clock::now());
   pools_.ForEach([&](class Pool& pool) {
-    for (const auto& worker : pool.workers()) trace.threads.push_back(worker->name);
+    for (const auto& worker : pool.workers()) trace.threads.emplace_back(worker->name.c_str());
   });
   return trace;
 }

@@ -1,10 +1,10 @@
 // The loop of a thread that plays a worker's role: takes ops from the pool and runs them, until the pool stops, or the
 // body of an op has waited and so lent the role to another thread.
 #include <pthread.h>
-#include <sched.h>
 
 #include <cstdio>
 
+#include "base/affinity.h"
 #include "base/fork.h"
 #include "core/core.h"
 #include "core/hook_frame.h"
@@ -15,11 +15,8 @@ static void SetThreadUp(const PoolOptions& options, const std::string& prefix, c
   char name[16];  // Linux allows no more
   std::snprintf(name, sizeof name, "%s/%s", prefix.c_str(), worker.name.c_str());
   pthread_setname_np(pthread_self(), name);
-  if (options.cpus.empty()) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(options.cpus[static_cast<size_t>(worker.index) % options.cpus.size()], &set);
-  pthread_setaffinity_np(pthread_self(), sizeof(set), &set);  // a refused affinity costs speed, never a result
+  if (options.cpus.empty()) return FreeThisThread();  // it may have played in a pool that has them
+  ConfineThisThread(options.cpus[static_cast<size_t>(worker.index) % options.cpus.size()]);
 }
 
 // Returns true when the pool has stopped; false when another thread has the role now, or in the child of a fork.

@@ -171,7 +171,7 @@ DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device
   on->device = &device;
   on->id = id;
   on->use = use;
-  on->name = "gpu" + std::to_string(device.index) + "/" + name;
+  on->name = Name::Intern("gpu" + std::to_string(device.index) + "/" + name);
   {
     MutexLock lane_lock(on->mu);
     MakeRoomForRecords(*on);

@@ -39,7 +39,7 @@ struct DeviceState;
 struct DeviceLane {
   DeviceState* device = nullptr;
   uint32_t id = 0;
-  std::string name;  // "gpu0/1", "gpu0/copy_in"
+  Name name;  // "gpu0/1", "gpu0/copy_in"; interned, because a Trace may outlive the engine
   enum class Use : uint8_t {
     kShared,   // takes ops that ask for no lane, too
     kAsked,    // takes only ops that ask for it

@@ -29,7 +29,7 @@ std::string Devices::DescribeIssued(const DeviceState& state) {
     if (!on.first) continue;
     const uint64_t n = on.issued.load(std::memory_order_relaxed) - on.retired.load(std::memory_order_relaxed);
     count += n;
-    text += (text.empty() ? "" : "; ") + on.name + ": " + NameAndSite(on.first);
+    text += std::string(text.empty() ? "" : "; ") + on.name.c_str() + ": " + NameAndSite(on.first);
     if (n > 1) text += " to " + NameAndSite(on.last);
   }
   return std::to_string(count) + " ops were issued and had not ended" + (text.empty() ? "" : ": " + text);

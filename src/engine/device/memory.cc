@@ -100,6 +100,7 @@ size_t MemoryPool::ClassOf(size_t bytes) {
   constexpr size_t kLeast = 512;
   if (bytes <= kLeast) return kLeast;
   const size_t step = std::bit_floor(bytes - 1) / 4;
+  if (bytes > SIZE_MAX - step) return bytes;  // the next class is beyond all numbers; no device has as much
   return (bytes + step - 1) / step * step;
 }
 

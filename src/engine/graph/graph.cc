@@ -12,7 +12,12 @@ namespace engine {
 
 using detail::Quote;
 
-Graph::Graph() = default;
+static uint32_t NextNumber() {
+  static constinit std::atomic<uint32_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+Graph::Graph() : number_(NextNumber()) {}
 Graph::Graph(const Graph&) = default;
 Graph::Graph(Graph&&) noexcept = default;
 Graph& Graph::operator=(const Graph&) = default;
@@ -20,25 +25,25 @@ Graph& Graph::operator=(Graph&&) noexcept = default;
 Graph::~Graph() = default;
 
 ValueId Graph::Input(Name name, const std::type_info* type) {
-  const ValueId id{static_cast<uint32_t>(values_.size())};
+  const ValueId id{static_cast<uint32_t>(values_.size()), number_};
   values_.push_back({.name = name, .type = type, .consumers = {}});
   inputs_.push_back(id);
   return id;
 }
 
 void Graph::CheckValue(ValueId value, const char* what, Name node, Site site) const {
-  if (value.index >= values_.size())
+  if (value.index >= values_.size() || IsOther(value.graph))
     throw UsageError(std::string(what) + " of node " + Quote(node) + " added at " + detail::At(site) +
                      " is no value of this graph, which has " + std::to_string(values_.size()) + " values");
 }
 
 NodeId Graph::Append(Node node, std::span<const ValueId> inputs, uint32_t outputs) {
   for (ValueId input : inputs) CheckValue(input, "an input", node.name, node.site);
-  const NodeId id{static_cast<uint32_t>(nodes_.size()), static_cast<uint32_t>(values_.size()), outputs};
+  const NodeId id{static_cast<uint32_t>(nodes_.size()), static_cast<uint32_t>(values_.size()), outputs, number_};
   node.inputs.assign(inputs.begin(), inputs.end());
   node.outputs.clear();
   for (uint32_t i = 0; i < outputs; ++i) {
-    node.outputs.push_back({static_cast<uint32_t>(values_.size())});
+    node.outputs.push_back({static_cast<uint32_t>(values_.size()), number_});
     values_.push_back({.name = node.name, .producer = id.index, .consumers = {}});
   }
   for (ValueId input : inputs) {
@@ -162,14 +167,14 @@ std::vector<ValueId> Graph::AddGraph(const Graph& inner, std::span<const ValueId
 }
 
 void Graph::Order(NodeId before, NodeId after) {
-  if (before.index >= nodes_.size() || after.index >= nodes_.size())
+  if (before.index >= nodes_.size() || after.index >= nodes_.size() || IsOther(before.graph) || IsOther(after.graph))
     throw UsageError("Order names a node that is not of this graph, which has " + std::to_string(nodes_.size()) +
                      " nodes");
   orders_.push_back({before.index, after.index, Edge::Kind::kOrder});
 }
 
 void Graph::Output(ValueId value) {
-  if (value.index >= values_.size())
+  if (value.index >= values_.size() || IsOther(value.graph))
     throw UsageError("Output of a value that is not of this graph, which has " + std::to_string(values_.size()) +
                      " values");
   outputs_.push_back(value);

@@ -56,6 +56,15 @@ void AskForEnd(detail::RunState& run) {
   if (run.owner->has_device && !run.in_order) run.core->devices().Ask(run.asked);
 }
 
+Value& OutputOf(detail::RunState& run, size_t output, Site site) {
+  const auto& outputs = run.owner->graph.outputs();
+  if (output >= outputs.size())
+    throw UsageError("output " + std::to_string(output) + " of plan " + detail::Quote(run.owner->options.name) +
+                     ", which has " + std::to_string(outputs.size()) +
+                     (site.line ? ", asked for at " + detail::At(site) : std::string()));
+  return run.values[outputs[output].index];
+}
+
 }  // namespace
 
 Run::~Run() {
@@ -95,22 +104,18 @@ Value* Run::OutputIf(size_t output, Site site) {
   try {
     return &Output(output, site);
   } catch (const OpError&) {
-    Value& value = state_->values[state_->owner->graph.outputs().at(output).index];
+    Value& value = OutputOf(*state_, output, site);
     return value ? &value : nullptr;
   }
 }
 Value& Run::Output(size_t output, Site site) {
   Wait(site);
-  const auto& outputs = state_->owner->graph.outputs();
-  if (output >= outputs.size())
-    throw UsageError("output " + std::to_string(output) + " of plan " + detail::Quote(state_->owner->options.name) +
-                     ", which has " + std::to_string(outputs.size()) + ", asked for at " + detail::At(site));
-  return state_->values[outputs[output].index];
+  return OutputOf(*state_, output, site);
 }
 
 Value* Run::Settled(size_t output) {
   if (!state_) RefuseEmpty("Settled");
-  Value& value = state_->values[state_->owner->graph.outputs().at(output).index];
+  Value& value = OutputOf(*state_, output, {});
   return value ? &value : nullptr;
 }
 

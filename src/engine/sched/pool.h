@@ -35,7 +35,7 @@ struct alignas(64) Worker {
   Pool* pool = nullptr;
   int index = 0;
   ThreadSlot* slot = nullptr;
-  std::string name;                        // "cpu/0"
+  Name name;                               // "cpu/0"; interned, because a Trace may outlive the engine
   bool played = false;                     // some thread plays it; under the lock of Pools
   uint32_t turn = 0;                       // where its next look for ops starts
   bool oldest_first = false;               // whether its last fair look began with its own queue

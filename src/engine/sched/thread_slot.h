@@ -84,6 +84,7 @@ struct BodyFrame {
   BodyFrame* outer;
   Stream stream = {};            // the stream on which the body is captured; null: the stream of its lane
   NodeUpdate* update = nullptr;  // the body says what its node is to do, and issues nothing
+  bool keeps_error = false;      // a KeptError lives as long as the body
   bool paused = false;           // an own run of this thread, which waits inside the op (LentRoles)
   bool over = false;             // no body: the closure of an op that is skipped, or has ended, is being destroyed
 };
