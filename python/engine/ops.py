@@ -13,7 +13,9 @@ from .containers import filled, found_in
 from .errors import UsageError
 from .rebinding import refuse_rebinding
 from .recorder import Recorder
+from .traced import Traced
 from .values import Value
+from .wrapped import signature_of
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -50,14 +52,20 @@ class Op(_core.OpBase, Generic[P, R]):
         self._fn, self._outputs, self._updates, self._ordered = fn, outputs, updates, options.get("alias") == "order"
         self._name = options.pop("name") or getattr(fn, "__name__", type(fn).__name__)
         try:
-            self._signature: inspect.Signature | None = inspect.signature(fn)
+            self._signature: inspect.Signature | None = signature_of(fn)
         except (TypeError, ValueError):  # a built-in may have none
             self._signature = None
         places = []
         parameters = self._signature.parameters if self._signature else {}
+        for name, parameter in parameters.items():
+            if any(not isinstance(value, Traced) for value in found_in(parameter.default)):
+                raise UsageError(f"op '{self._name}': the default of '{name}' is or has a Value, which nobody would replace by its data; "
+                                 "give it in each call")  # fmt: skip
         for name in updates:
             if name not in parameters:
-                raise UsageError(f"op '{self._name}': updates names '{name}', which is not one of its parameters")
+                hint = "; a decorator stands before them that gives arguments of its own, so make what it decorates the op"
+                raise UsageError(f"op '{self._name}': updates names '{name}', which is not one of its parameters"
+                                 f"{hint if hasattr(fn, '__wrapped__') else ''}")  # fmt: skip
             by_place = parameters[name].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
             places.append((name, list(parameters).index(name) if by_place else -1))
             if not outputs:

@@ -1,7 +1,9 @@
 """How the arguments of a call of an op reach its function."""
 
 import collections
+import contextvars
 import dataclasses
+import functools
 
 import pytest
 
@@ -89,3 +91,54 @@ def test_a_counter_of_values_is_given_with_their_data():
 def test_sets_with_values_deep_inside_are_refused(item):
     with pytest.raises(engine.errors.UsageError, match="a set has Values"):
         engine.op(lambda s: s)({item(engine.value(2))})
+
+
+def given(first):
+    """A decorator that gives the function an argument of its own."""
+
+    def decorator(fn):
+        @functools.wraps(fn)
+        def call(*args, **kwargs):
+            return fn(first, *args, **kwargs)
+
+        return call
+
+    return decorator
+
+
+def passing(fn):
+    @functools.wraps(fn)
+    def call(*args, **kwargs):
+        return contextvars.copy_context().run(fn, *args, **kwargs)
+
+    return call
+
+
+def test_a_decorator_may_give_an_argument_of_its_own():
+    def load(connection, key):
+        return f"{connection} {key}"
+
+    assert engine.op(given("c")(load))("k").get() == "c k"
+    assert engine.op(functools.partial(given("c")(load), "k"))().get() == "c k"
+    assert engine.op(passing(given("c")(load)))(key="k").get() == "c k"
+    with pytest.raises(TypeError, match="missing a required argument: 'key'"):
+        engine.op(passing(load))("c")
+
+
+def test_what_an_op_updates_is_found_behind_a_decorator_that_passes_on_and_else_refused():
+    def add(w, g):
+        w += g
+
+    w = engine.value([1])
+    engine.op(updates="w")(passing(add))(w, [2])
+    engine.op(updates="w")(passing(passing(add)))(g=[3], w=w)
+    assert w.get() == [1, 2, 3]
+    with pytest.raises(engine.UsageError, match="'w', which is not one of its parameters; a decorator stands before them"):
+        engine.op(updates="w")(given("lock")(lambda lock, w, g: None))
+
+
+def test_a_default_that_is_a_value_is_refused():
+    w = engine.value(1)
+    for fn in (lambda x, w=w: x, lambda x, *, w=[w]: x, functools.partial(lambda x, w: x, w=w)):
+        with pytest.raises(engine.UsageError, match="the default of 'w' is or has a Value"):
+            engine.op(fn)
