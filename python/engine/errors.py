@@ -128,20 +128,29 @@ def kept(exception: BaseException) -> BaseException:
     because these would live as long as the error. So for its causes and contexts, and for exceptions and tracebacks among its
     arguments, attributes and slots, also in lists, tuples, dicts and sets there; frames there become None. The extension calls it.
     """
-    copy: BaseException = _kept(exception, {})
+    done, chain = dict[int, Any](), _Chain()
+    copy: BaseException = _kept(exception, done, chain)
+    while chain:  # which may be as long as the stack was deep
+        part, made = chain.pop()
+        suppress = part.__suppress_context__
+        _set(made, "__cause__", _kept(part.__cause__, done, chain))
+        _set(made, "__context__", _kept(part.__context__, done, chain))
+        _set(made, "__suppress_context__", suppress)
     return copy
 
 
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _LEAVES = (str, int, float, bool, bytes, type(None))
+_Chain = list[tuple[BaseException, BaseException]]
 
 
-def _kept(part: Any, done: dict[int, Any]) -> Any:
-    """``part``; of an exception the copy, also where it is in a container. ``done``: by id, what was made of it."""
+def _kept(part: Any, done: dict[int, Any], chain: _Chain) -> Any:
+    """``part``; of an exception the copy, also where it is in a container. ``done``: by id, what was made of it. ``chain``: gets
+    the exceptions, each with its copy, whose cause and context are still to come."""
     if type(part) in _LEAVES:
         return part
     if type(part) in _CONTAINERS:
-        return _kept_container(part, done)
+        return _kept_container(part, done, chain)
     if isinstance(part, types.TracebackType):
         return _core._light_traceback(part)
     if isinstance(part, types.FrameType):
@@ -151,22 +160,21 @@ def _kept(part: Any, done: dict[int, Any]) -> Any:
     if id(part) in done:
         return done[id(part)]
     done[id(part)] = None  # what its arguments refer back to, in a circle
-    copy = copy_exception(part, tuple(_kept(each, done) for each in part.args))
+    copy = copy_exception(part, tuple(_kept(each, done, chain) for each in part.args))
     done[id(part)] = done[id(copy)] = copy
     if copy is not part:
         if isinstance(copy, AttributeError):
-            del copy.obj  # of which Python tells similar names only
+            object.__delattr__(copy, "obj")  # of which Python tells similar names only
         for name in _fields(type(copy)):
-            _put(copy, name, _kept(getattr(copy, name, None), done))
+            _put(copy, name, _kept(getattr(copy, name, None), done, chain))
         for name, each in list(copy.__dict__.items()):
-            copy.__dict__[name] = _kept(each, done)
-    suppress = part.__suppress_context__
-    copy.__cause__, copy.__context__ = _kept(part.__cause__, done), _kept(part.__context__, done)
-    copy.__suppress_context__, copy.__traceback__ = suppress, _core._light_traceback(part.__traceback__)
+            copy.__dict__[name] = _kept(each, done, chain)
+    _set(copy, "__traceback__", _core._light_traceback(part.__traceback__))
+    chain.append((part, copy))
     return copy
 
 
-def _kept_container(part: Any, done: dict[int, Any]) -> Any:
+def _kept_container(part: Any, done: dict[int, Any], chain: _Chain) -> Any:
     """The container itself if nothing in it has to be replaced."""
     if id(part) in done:
         return done[id(part)]
@@ -175,7 +183,7 @@ def _kept_container(part: Any, done: dict[int, Any]) -> Any:
         before = [each for item in list(part.items()) for each in item]
     else:
         before = list(part)
-    after = [_kept(each, done) for each in before]
+    after = [_kept(each, done, chain) for each in before]
     if all(new is old for new, old in zip(after, before)):
         return part
     made = dict(zip(after[::2], after[1::2])) if type(part) is dict else type(part)(after)
@@ -183,6 +191,7 @@ def _kept_container(part: Any, done: dict[int, Any]) -> Any:
     return made
 
 
+_set = object.__setattr__  # an exception may be a frozen dataclass, whose own refuses
 _FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _OF_EVERY = ("__dict__", "__weakref__")
 
@@ -211,12 +220,12 @@ def copy_exception(exception: BaseException, args: tuple[Any, ...] | None = None
             for name, field in vars(c).items():
                 if isinstance(field, _FIELDS) and name not in _OF_EVERY:
                     _take(copy, exception, name)
-        copy.args = args
+        _set(copy, "args", args)
         copy.__dict__.update(exception.__dict__)
     except Exception:
         return exception
     if "__notes__" in copy.__dict__:
-        copy.__notes__ = list(copy.__notes__)
+        copy.__dict__["__notes__"] = list(copy.__notes__)
     return copy.with_traceback(exception.__traceback__)
 
 
@@ -230,7 +239,7 @@ def _take(copy: BaseException, exception: BaseException, name: str) -> None:
 def _put(copy: BaseException, name: str, value: Any) -> None:
     try:
         if getattr(copy, name, None) is not value:  # for OSError, None is not the same as never set
-            setattr(copy, name, value)
+            _set(copy, name, value)
     except (AttributeError, TypeError):
         pass  # read-only, and then the constructor has set it from args
 
@@ -256,12 +265,9 @@ def noted(exception: BaseException, note: str) -> BaseException:
         # Waits share this object, so the note is added once only.
         if note in getattr(exception, "__notes__", ()):
             return exception
-    if sys.version_info >= (3, 11):
-        copy.add_note(note)
-    else:
-        copy.__dict__.setdefault("__notes__", []).append(note)
-        if copy.__cause__ is None and copy.__context__ is None:
-            copy.__cause__ = OpError(note)  # the only place where older versions show it
+    copy.__dict__.setdefault("__notes__", []).append(note)
+    if sys.version_info < (3, 11) and copy.__cause__ is None and copy.__context__ is None:
+        _set(copy, "__cause__", OpError(note))  # the only place where older versions show it
     return copy
 
 

@@ -19,6 +19,7 @@ from .refusals import refuse_while_recording
 from .values import Value
 
 T = TypeVar("T")
+_FOR_EVER = 3e9  # seconds; Python's queues refuse to wait for longer
 
 
 def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> Iterator[Value[T]]:
@@ -29,7 +30,9 @@ def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> It
     ``for v in engine.as_completed(map(load, names)): use(v.get())``
     """
     refuse_while_recording("as_completed asks what has ended", "Call it outside, with the results")
-    deadline = None if timeout is None else time.monotonic() + timeout
+    if timeout is not None and timeout != timeout:
+        raise UsageError("as_completed: timeout is not a number; give seconds, or None")
+    deadline = None if timeout is None or timeout > _FOR_EVER else time.monotonic() + timeout
     given = dict.fromkeys(values)
     for value in given:
         if not isinstance(value, Value):
@@ -77,7 +80,7 @@ def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | 
     ``engine``: where the calls run (that of their first Value, or the default one). Items may be Values, as arguments of an op may.
 
     The calls have a CancelScope of their own, so one around ``map`` does not cancel them; end the loop instead.
-    The error of a call is raised in its place, and ends the iteration. Leaving the loop early cancels what has not begun; errors
+    The error of a call, or of an iterable, is raised in its place, and ends the iteration. Leaving the loop early cancels what has not begun; errors
     of calls that ran ahead are not raised anywhere, not by ``wait_all`` either.
     """
     bound = ahead if ahead is not None else 4 * max(1, (engine or _core.default()).workers)
@@ -90,28 +93,37 @@ def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | 
         raise UsageError(f"map: op '{call._name}' has no outputs, so there are no results; call it in a loop")
 
     def results() -> Iterator[T]:
-        scope, running = _core.CancelScope(), queue.SimpleQueue[Any]()
+        scope, running, reads = _core.CancelScope(), queue.SimpleQueue[Any](), True
         items = zip(*iterables)
         try:
             while True:
-                while running.qsize() < bound:
+                while reads and running.qsize() < bound:
                     try:
                         item = next(items)
+                        with scope:
+                            running.put(call(*item) if engine is None else _core._call_on(call, engine, item))
                     except StopIteration:
-                        break
-                    with scope:
-                        running.put(call(*item) if engine is None else _core._call_on(call, engine, item))
+                        reads = False
+                    except Exception as error:  # its place is behind the results of the items before it
+                        reads = False
+                        running.put(error)
                 if running.empty():
                     return
                 made = running.get()
+                if isinstance(made, Exception):
+                    try:
+                        raise made
+                    finally:
+                        del made  # it refers to this frame
                 result: Any = made.get() if isinstance(made, Value) else tuple(value.get() for value in made)
                 yield result
         finally:
             scope.cancel()
             while not running.empty():
                 made = running.get()
-                for value in (made,) if isinstance(made, Value) else made:
-                    _overlook(value)
+                for value in made if isinstance(made, tuple) else (made,):
+                    if isinstance(value, Value):
+                        _overlook(value)
 
     return results()
 
@@ -217,7 +229,10 @@ def _run(future: concurrent.futures.Future[Any], work: list[Callable[[], Any]]) 
     try:
         result = work.pop()()
     except BaseException as error:
-        failed = kept(error)
+        try:
+            failed = kept(error)
+        except Exception:  # code of the exception's class or of its arguments; who waits for the future must hear of something
+            failed = error
     finally:
         futures.pop()
     if failed is None:

@@ -1,5 +1,6 @@
 """Contract 3: what an op raises keeps its type, its attributes and its traceback, and travels with the Vars."""
 
+import dataclasses
 import re
 import sys
 import threading
@@ -300,3 +301,45 @@ def test_no_message_names_a_line_of_the_engines_own_sources(gate):
         texts += [said(on.wait_all) for _ in range(4)]
     assert "\n".join(texts).count(f"{__name__}.py:") >= 10  # they do name lines
     assert not [text for text in texts if re.search(r"\.(cc|h):\d", text)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    key: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrozenSlots(Exception):
+    key: str
+
+
+@pytest.mark.parametrize("kind", [Frozen, FrozenSlots])
+def test_an_exception_whose_attributes_cannot_be_set_is_raised_with_its_note(kind):
+    def body():
+        try:
+            raise KeyError("cause")
+        except KeyError as error:
+            raise kind("k") from error
+
+    for _ in range(2):
+        value = engine.op(body)()
+        with pytest.raises(kind) as caught:
+            value.get()
+        assert caught.value.key == "k" and notes(caught.value).count("op 'body' pushed at") == 1
+        assert isinstance(caught.value.__cause__, KeyError) and value.exception() is not caught.value
+
+
+def test_a_chain_of_causes_may_be_as_long_as_the_stack_is_deep():
+    def deep(n):
+        try:
+            deep(n + 1)
+        except Exception as error:
+            raise ValueError(n) from error
+
+    with engine.Executor() as pool:
+        error = pool.submit(deep, 0).exception(PATIENCE)
+    assert str(error) == "0" and isinstance(error, ValueError)
+    length = 0
+    while error is not None:
+        error, length = error.__cause__, length + 1
+    assert length > 100

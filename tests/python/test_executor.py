@@ -134,3 +134,42 @@ def test_errors_of_calls_that_ran_ahead_of_a_loop_that_was_left_are_not_raised_l
     with pytest.raises(ZeroDivisionError):
         list(engine.map(inverse, [1, 0, 0, 0]))
     assert engine.wait_all(PATIENCE)
+
+
+def test_what_the_iterables_of_a_map_raise_comes_behind_the_results():
+    def rows():
+        yield from range(4)
+        raise ValueError("broken row 4")
+
+    results, seen = engine.map(double, rows(), ahead=8), []
+    with pytest.raises(ValueError, match="broken row 4"):
+        for result in results:
+            seen.append(result)
+    assert seen == [0, 2, 4, 6] and next(results, None) is None
+    rest = iter(range(10))
+    assert list(engine.map(lambda a, b: a + b, rest, [1, 2], ahead=8)) == [1, 3]
+    assert next(rest) == 3  # as behind Python's map: one was taken when the list had ended
+
+
+def test_a_future_hears_of_an_error_that_cannot_be_copied():
+    class Odd(Exception):
+        @property
+        def __cause__(self):
+            raise RuntimeError("no cause")
+
+    def fail():
+        raise Odd
+
+    with engine.Executor() as pool:
+        assert isinstance(pool.submit(fail).exception(PATIENCE), Odd)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e12])
+def test_as_completed_waits_for_ever_if_it_is_told_to(timeout):
+    slow = engine.op(lambda: (time.sleep(0.05), 1)[1])
+    assert [value.get() for value in engine.as_completed([slow()], timeout=timeout)] == [1]
+
+
+def test_as_completed_refuses_a_time_that_is_no_number():
+    with pytest.raises(engine.UsageError, match="not a number"):
+        engine.as_completed([], timeout=float("nan"))
