@@ -11,48 +11,66 @@ does not see attributes whose names are computed, and what only C code, NumPy, P
 from __future__ import annotations
 
 import collections
-import dis
-import enum
 import functools
 import itertools
-import numbers
 import operator
 import sys
 import types
 from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 from . import _core
+from .constants import Named, is_constant, names_of, same
 from .values import Value
+from .wrapped import behind
 
 _MOST_OBJECTS = 20000
 _MOST_FUNCTIONS = 256
 _MOST_ROUNDS = 8  # of functions that are found late, because what names them was
-_LEAVES = (int, float, complex, str, bytes, bool, type(None), numbers.Number, enum.Enum)
 _NOT_SEARCHED = {"engine", "numpy", "torch", *sys.stdlib_module_names} - {"__main__", "test"}
 _MOST_STEPS = 3  # attributes of attributes, to a constant
 _PARTS = "_modules"  # where a torch.nn.Module keeps the modules that are its attributes
+_SMALL = 256  # Python has one object for each int up to here, so `is` tells whether a size is the same
+
+
+class Root(NamedTuple):
+    """What a function begins with."""
+
+    kind: str  # 'global', 'variable', 'attribute' ...
+    of: str  # the function
+    name: str  # of a global or a variable; "" for an object that is always the same
+    thing: Any  # that object, or what looks the name up
+    own: bool  # whether the function is the recorded one, or part of it
+    place: int  # the address of that object, of the globals or of the variable
+
+    def now(self) -> Any:
+        return self.thing() if self.name else self.thing
 
 
 class Path(NamedTuple):
-    """How an object is reached: ``root`` gives the first one, or is it (``fixed``); each step is ('.', name) or ('[', key)."""
+    """How an object is reached from a root. Each step is ('.', name), ('[', key), or ('#', None) to the size of a container."""
 
-    kind: str  # of the root: 'global', 'variable', 'attribute' ...
-    of: str  # the function whose root it is
+    root: Root
     text: str
-    root: Any
-    fixed: bool
     steps: tuple[tuple[str, Any], ...] = ()
+    containers: tuple[Path, ...] = ()  # that it leads through
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.root.place, self.text
 
     def to(self, how: str, key: Any) -> Path:
         text = f"{self.text}.{key}" if how == "." else f"{self.text}[{key!r}]"
-        return self._replace(text=text, steps=(*self.steps, (how, key)))
+        return Path(self.root, text, (*self.steps, (how, key)), (*self.containers, self) if how == "[" else self.containers)
+
+    def size(self) -> Path:
+        return self._replace(steps=(*self.steps, ("#", None)))
 
     def end(self) -> Any:
         """What it leads to now; None if it has ended."""
         try:
-            at = self.root if self.fixed else self.root()
+            at = self.root.now()
             for how, key in self.steps:
-                at = getattr(at, key) if how == "." else at[key]
+                at = getattr(at, key) if how == "." else at[key] if how == "[" else len(at)
             return at
         except (AttributeError, LookupError, TypeError):
             return None
@@ -65,7 +83,12 @@ class Binding(NamedTuple):
     path: Path
     was: Any
 
+    def said(self) -> str:
+        """What has become of a constant or a size."""
+        return f"{self.title} was {self.was!r} when it was recorded, and is {self.path.end()!r} now"
 
+
+_FIELDS = (types.MemberDescriptorType, type(Path.steps))  # slots, and fields of named tuples
 Link = tuple[Callable[[], Any], Any]  # how to look a step of a path up, in one call without Python code, and what that must be
 
 
@@ -81,11 +104,14 @@ def links(bindings: list[Binding]) -> tuple[Link, ...]:
     """The steps of the paths, each once, as they are now."""
     found: dict[Any, Link] = {}
     for _, path, _ in bindings:
-        at = path.root
-        if not path.fixed:
-            at = path.root()
-            found[path.kind, path.of, path.text.partition(".")[0].partition("[")[0]] = path.root, at
+        at = path.root.now()
+        if path.root.name:
+            found[path.root.place, path.root.name] = path.root.thing, at
         for how, key in path.steps:
+            if how == "#":
+                if type(at) is not tuple:
+                    found[id(at), how, key] = _size(at)
+                break
             attributes = getattr(at, "__dict__", None) if how == "." else None
             if type(attributes) is dict and key in attributes:
                 look: Any = functools.partial(attributes.get, key)
@@ -96,86 +122,63 @@ def links(bindings: list[Binding]) -> tuple[Link, ...]:
     return tuple(found.values())
 
 
-def _is_leaf(kind: type) -> bool:
-    """Whether its objects are bools, None, numbers or texts, NumPy's scalars and members of Enums among them. They lead nowhere."""
-    numpy = sys.modules.get("numpy")
-    return issubclass(kind, _LEAVES) or numpy is not None and issubclass(kind, numpy.generic)
-
-
-def _names_of(code: types.CodeType) -> Iterator[str]:
-    """What the code names, with the functions that are written inside of it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names_of(constant)
+def _size(container: Any) -> Link:
+    size = len(container)
+    return (functools.partial(len, container), size) if size <= _SMALL else ((lambda: len(container) == size), True)
 
 
 def changed(constants: list[Binding]) -> Binding | None:
     """The first of them that has another value now; None if all are what they were."""
-    for binding in constants:
-        was, now = binding.was, binding.path.end()
-        if now is not was and (type(now) is not type(was) or now != was):
-            return binding
-    return None
+    return next((binding for binding in constants if not same(binding.was, binding.path.end())), None)
 
 
-def _kept_by(codes: Iterable[types.CodeType]) -> tuple[set[str], set[str]]:
-    """The names that the code and the functions inside of it read and do not set: what it counts is no reason to record it
-    anew. The second ones are those of globals and variables, without attributes."""
-    read, plain, stored, todo = set[str](), set[str](), set[str](), list(codes)
-    while todo:
-        code = todo.pop()
-        todo += (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-        read.update(code.co_names, code.co_freevars)
-        for at in dis.get_instructions(code):
-            how = at.opname.partition("_")
-            outside = how[2] in ("GLOBAL", "NAME", "ATTR") or how[2] == "DEREF" and at.argval in code.co_freevars
-            if how[0] in ("STORE", "DELETE") and outside:
-                stored.add(at.argval)
-            elif at.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
-                plain.add(at.argval)
-        plain.update(code.co_freevars)
-    kept = {name for name in read - stored if not name.startswith("__")}
-    return kept, kept & plain
+def exchanged(bindings: list[Binding]) -> Binding | None:
+    """The first of them that leads to another object now; None if all lead where they did."""
+    return next((binding for binding in bindings if binding.path.end() is not binding.was), None)
 
 
 def _module_of(thing: Any) -> str:
     return str(getattr(thing, "__module__", None) or getattr(thing, "__name__", "")).partition(".")[0]
 
 
-def _codes_of(source: Any) -> Iterator[types.CodeType]:
-    """The code of a function, a method, or what the program wrote to call an object, such as a module's ``forward``."""
+def _functions_of(source: Any) -> Iterator[Any]:
+    """The functions that the program wrote and that a call of ``source`` runs, such as a module's ``forward``. ``source`` is no
+    method and no partial; what it wraps comes by itself (``behind``)."""
     kind = type(source)
-    plain = issubclass(kind, (types.FunctionType, types.MethodType))
-    for fn in [source] if plain else [getattr(kind, name, None) for name in ("__call__", "forward")]:
-        if isinstance(code := getattr(fn, "__code__", None), types.CodeType) and _module_of(fn) not in _NOT_SEARCHED:
-            yield code
+    for fn in [source] if issubclass(kind, types.FunctionType) else [getattr(kind, name, None) for name in ("__call__", "forward")]:
+        if isinstance(getattr(fn, "__code__", None), types.CodeType) and _module_of(fn) not in _NOT_SEARCHED:
+            yield fn
 
 
 class Search:
     """Finds the bindings of ``source``, called ``called``. ``states``: the Values that its recording uses, apart from arguments.
 
-    ``bindings``: what was found. ``missing``: those of ``states`` that no path leads to. ``constants``: bools, None, numbers
-    and texts that ``source`` itself names.
+    ``bindings``: what was found. ``missing``: those of ``states`` that no path leads to. ``sizes``: of the containers on the way.
+    ``constants``: bools, None, numbers and texts that ``source`` itself names.
     """
 
     def __init__(self, source: Any, called: str, states: Iterable[Value[Any]]) -> None:
         self._source, self._called = source, called
         self._states = {id(value): value for value in states}
-        self._own, self._plain = _kept_by(_codes_of(source))
-        self._names: set[str] = {_PARTS, *self._own}
+        self._own = Named()
+        self._codes: dict[types.CodeType, bool] = {}  # what `source` itself is: True; and the properties that it names: False
+        for part in behind(source):
+            for fn in _functions_of(part):
+                self._claim(fn.__code__, True)
+        self._names: set[str] = {_PARTS, *self._own.read}
         self._functions: dict[Any, str] = {}  # by code object, what it is called
         for _ in range(_MOST_ROUNDS):  # a function that is found late may name what was passed by before
-            before = len(self._names), len(self._functions)
+            before = len(self._names), len(self._functions), len(self._codes)
             self._walk()
-            if before == (len(self._names), len(self._functions)):
+            if before == (len(self._names), len(self._functions), len(self._codes)):
                 break
-        self.bindings, self.constants = list(self._found.values()), list(self._constants.values())
+        self.bindings, self.constants, self.sizes = (list(found.values()) for found in (self._found, self._constants, self._sizes))
         self.missing = [value for at, value in self._states.items() if at not in self._reached]
 
     def _walk(self) -> None:
-        self._found: dict[tuple[str, str, str], Binding] = {}
-        self._constants: dict[str, Binding] = {}
+        self._found: dict[tuple[int, str], Binding] = {}
+        self._constants: dict[tuple[int, str], Binding] = {}
+        self._sizes: dict[tuple[int, str], Binding] = {}
         self._reached: set[int] = set()
         self._seen: dict[int, Any] = {}  # kept, so that no address is used again
         self._parents: dict[int, int] = {}
@@ -183,93 +186,138 @@ class Search:
         self._again: list[tuple[Path, Any, int]] = []  # ways to an object that was seen already
         self._rooted: set[Any] = set()
         self._queue = collections.deque[tuple[Path, Any, int]]()
-        self._function(self._source, self._called, own=True)
+        self._begin_at(self._source)
         while self._queue and len(self._seen) < _MOST_OBJECTS:
             self._visit(*self._queue.popleft())
         more = True
         while more:  # a second way to what leads to a state has to lead there, too
             more = False
             for path, thing, parent in self._again:
-                key = (path.kind, path.of, path.text)
-                if id(thing) in self._leading and key not in self._found:
+                if id(thing) in self._leading and path.key not in self._found:
                     self._note(path, thing, parent)
                     more = True
 
+    def _claim(self, code: types.CodeType, begins: bool) -> None:
+        """The code is part of the recorded function: what it names, that function names."""
+        if code not in self._codes:
+            self._codes[code] = begins
+            self._own.add(code, begins)
+
+    def _is_own(self, path: Path) -> bool:
+        """Whether the recorded function itself may have gone this way."""
+        keys = tuple(key for _, key in path.steps)
+        if not path.root.own or len(keys) > _MOST_STEPS or any(type(key) is not str for key in keys):
+            return False
+        return self._own.reads((path.root.name, *keys))
+
     def _constant(self, path: Path, parent: int) -> None:
         """Notes a bool, None, number or text that the recorded function may have read by this path."""
-        if not path.steps and path.text not in self._plain:
-            return  # an attribute has the name of a global
-        named = path.text.split(".")
-        if path.of != self._called or len(path.steps) > _MOST_STEPS or not self._own.issuperset(named[path.fixed :]):
+        if not path.steps and path.root.name not in self._own.plain:
+            return  # a default, or an attribute has the name of a global
+        if not self._is_own(path):
             return
         if issubclass(type(self._seen.get(parent)), types.ModuleType) and _module_of(self._seen[parent]) in _NOT_SEARCHED:
             return  # math.pi
-        if _is_leaf(type(was := path.end())):
-            self._constants[path.text] = Binding(f"the {path.kind} '{path.text}' of '{path.of}'", path, was)
+        if is_constant(type(was := path.end())):
+            self._constants[path.key] = Binding(self._title(path), path, was)
+
+    def _title(self, path: Path) -> str:
+        uses = f", which '{self._called}' uses," if path.root.of != self._called else ""
+        return f"the {path.root.kind} '{path.text}' of '{path.root.of}'{uses}"
 
     def _note(self, path: Path, thing: Any, parent: int) -> None:
-        of = f"of '{path.of}'" + (f", which '{self._called}' uses," if path.of != self._called else "")
-        title = f"the {path.kind} '{path.text}' {of}"
-        self._found[path.kind, path.of, path.text] = Binding(title, path, thing)
+        if path.key not in self._found:  # the recorded function comes before those that it calls
+            self._found[path.key] = Binding(self._title(path), path, thing)
+        for container in path.containers:
+            if container.key not in self._sizes:
+                size = container.size()
+                self._sizes[container.key] = Binding(f"the size of {self._title(container)}", size, size.end())
         while parent and parent not in self._leading:
             self._leading.add(parent)
             parent = self._parents.get(parent, 0)
 
-    def _function(self, fn: Any, called: str, own: bool = False) -> None:
-        """Adds what a function begins with. ``own``: it is the recorded one."""
+    def _begin_at(self, source: Any) -> None:
+        """Adds what the recorded function begins with, and the functions that it wraps or calls as a method or a partial."""
+        called = self._called
+        for part in behind(source):
+            called = part.__name__ if isinstance(part, types.FunctionType) else called
+            if isinstance(part, functools.partial):
+                given = [(f"args[{i}]", item) for i, item in enumerate(part.args)]
+                given += [(f"keywords[{name!r}]", item) for name, item in part.keywords.items()]
+                for where, item in given:
+                    self._queue.append((Path(Root("attribute", called, "", item, True, id(item)), f"self.{where}"), item, 0))
+            elif isinstance(part, types.MethodType):
+                self._self_of(part.__self__, called, True)
+            else:
+                if not isinstance(part, types.FunctionType):
+                    self._self_of(part, called, True)
+                for fn in [part] if isinstance(part, types.FunctionType) else _functions_of(part):
+                    self._function(fn, called)
+
+    def _self_of(self, thing: Any, called: str, own: bool) -> None:
+        self._queue.append((Path(Root("attribute", called, "", thing, own, id(thing)), "self"), thing, 0))
+
+    def _function(self, fn: Any, called: str) -> None:
+        """Adds what a function begins with."""
         if isinstance(fn, types.MethodType):
-            self._queue.append((Path("attribute", called, "self", fn.__self__, True), fn.__self__, 0))
+            self._self_of(fn.__self__, called, False)
             fn = fn.__func__
-        elif own and not isinstance(fn, types.FunctionType):
-            self._queue.append((Path("attribute", called, "self", fn, True), fn, 0))
         code = getattr(fn, "__code__", None)
         if not isinstance(code, types.CodeType) or len(self._functions) >= _MOST_FUNCTIONS or fn in self._rooted:
             return
+        own = code in self._codes
         if not own and _module_of(fn) in _NOT_SEARCHED:
             return
         self._rooted.add(fn)
         self._functions.setdefault(code, called)
-        names = dict.fromkeys(_names_of(code))
+        names = dict.fromkeys(names_of(code))
         self._names.update(names)
         for name, cell in zip(code.co_freevars, fn.__closure__ or ()):
             try:
                 contents = cell.cell_contents
             except ValueError:  # it is bound later
                 continue
-            self._begin(Path("variable", called, name, functools.partial(getattr, cell, "cell_contents", None), False), contents, own)
+            look = functools.partial(getattr, cell, "cell_contents", None)
+            self._begin(Path(Root("variable", called, name, look, own, id(cell)), name), contents, code)
         for name in names:
             if name in fn.__globals__:
-                found = fn.__globals__[name]
-                self._begin(Path("global", called, name, functools.partial(fn.__globals__.get, name), False), found, own)
+                look = functools.partial(fn.__globals__.get, name)
+                self._begin(Path(Root("global", called, name, look, own, id(fn.__globals__)), name), fn.__globals__[name], code)
         given = zip(reversed(code.co_varnames[: code.co_argcount]), reversed(fn.__defaults__ or ()))
         for name, default in (*given, *(fn.__kwdefaults__ or {}).items()):
-            self._begin(Path("default", called, name, default, True), default, False)
+            self._queue.append((Path(Root("default", called, "", default, own, id(default)), name), default, 0))
 
-    def _begin(self, path: Path, thing: Any, own: bool) -> None:
-        """``own``: the recorded function names it, so it matters whether the recording has met it or not."""
-        if own and issubclass(type(thing), (Value, _core.Var)):
+    def _begin(self, path: Path, thing: Any, code: types.CodeType) -> None:
+        """If it is the recorded function that names it, it matters whether the recording has met it or not."""
+        if self._codes.get(code) and issubclass(type(thing), (Value, _core.Var)):
             self._note(path, thing, 0)
             self._reached.add(id(thing))
         else:
             self._queue.append((path, thing, 0))
 
     def _visit(self, path: Path, thing: Any, parent: int) -> None:
-        if _is_leaf(type(thing)):
+        if is_constant(type(thing)):
             self._constant(path, parent)
             return
         if issubclass(type(thing), (Value, _core.Var)):
-            direct = len(path.steps) == 1 and path.of == self._called and path.steps[0][0] == "."
-            if path.steps or not path.fixed:
+            direct = len(path.steps) == 1 and path.root.of == self._called and path.steps[0][0] == "."
+            if path.steps or path.root.name:
                 if direct or issubclass(type(thing), _core.Var) or id(thing) in self._states:
                     self._note(path, thing, parent)
             self._reached.add(id(thing))
             return
-        if id(thing) in self._seen:
+        again = id(thing) in self._seen
+        if again:
             self._again.append((path, thing, parent))
-            return
-        self._seen[id(thing)] = thing
-        self._parents[id(thing)] = parent
+            if not self._is_own(path):
+                return
+        else:
+            self._seen[id(thing)] = thing
+            self._parents[id(thing)] = parent
         for how, key, part in self._parts(thing, path):
+            # Of what was seen already, the constants are looked at by each way that the recorded function may have gone.
+            if again and (type(key) is not str or issubclass(type(part), (Value, _core.Var)) or not self._is_own(path.to(how, key))):
+                continue
             self._queue.append((path.to(how, key), part, id(thing)))
 
     def _parts(self, thing: Any, path: Path) -> Iterator[tuple[str, Any, Any]]:
@@ -277,10 +325,11 @@ class Search:
         # Not isinstance: what stands in for something else would be asked for its class, and a recorded value refuses that.
         is_a = functools.partial(issubclass, type(thing))
         if is_a((list, tuple, collections.deque)):
-            yield from (("[", i, item) for i, item in zip(range(_MOST_OBJECTS), thing) if not _is_leaf(type(item)))
+            yield from (("[", i, item) for i, item in zip(range(_MOST_OBJECTS), thing) if not is_constant(type(item)))
         elif is_a(dict):
+            named = self._names if hasattr(type(thing), "__getattr__") else ()  # whose items may be attributes
             for key, item in list(itertools.islice(dict.items(thing), _MOST_OBJECTS)):
-                if not _is_leaf(type(item)):
+                if not is_constant(type(item)) or key in named:
                     yield "[", key, item
         elif is_a((types.FunctionType, types.MethodType)):
             self._function(thing, thing.__name__)
@@ -300,16 +349,22 @@ class Search:
         kinds = thing.__mro__ if is_a(type) else type(thing).__mro__
         if is_a(types.ModuleType) or kinds is types.FunctionType.__mro__:
             return
+        found = set(attributes) if isinstance(attributes, (dict, types.MappingProxyType)) else set()  # before its classes'
         for kind in kinds:
             if _module_of(kind) in _NOT_SEARCHED or kind.__module__ == "builtins":
                 continue
             for name, member in list(kind.__dict__.items()):
-                if isinstance(member, types.MemberDescriptorType) and name in self._names and not is_a(type):
-                    if (part := getattr(thing, name, None)) is not None:  # a slot
-                        yield ".", name, part
+                hidden = name in found
+                found.add(name)
+                if isinstance(member, _FIELDS):
+                    if name in self._names and not hidden and not is_a(type) and (part := getattr(thing, name, self)) is not self:
+                        yield ".", name, part  # else the slot is empty
                 elif name in self._names or (name.startswith("__") and name not in ("__init__", "__new__")):
-                    member = getattr(member, "fget", None) or getattr(member, "__func__", member)
+                    getter = getattr(member, "fget", None)
+                    if isinstance(getter, types.FunctionType) and self._is_own(path.to(".", name)):
+                        self._claim(getter.__code__, False)  # the function runs it where it names the property
+                    member = getter or getattr(member, "__func__", member)
                     if isinstance(member, types.FunctionType):
                         self._function(member, member.__name__)
-                    elif name in self._names and not is_a(type):
+                    elif name in self._names and not hidden and getter is None:
                         yield ".", name, member  # an attribute of the class

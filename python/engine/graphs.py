@@ -9,15 +9,16 @@ import os
 import threading
 import types
 import warnings
-from typing import Any, Callable, Generic, NamedTuple, ParamSpec, Sequence, TypeVar, overload
+from typing import Any, Callable, Generic, ParamSpec, Sequence, TypeVar, overload
 
 from . import _core
 from .alias import Placed, changed_twice
-from .bindings import Binding, Link, Search, changed, hold, links
+from .bindings import Search, changed
 from .containers import mapped, spread
 from .errors import UsageError
-from .noted import Noted, Sharing, rebuilt, results_of
+from .noted import Noted, rebuilt, results_of
 from .recorder import NeedsState, Recorder
+from .recording import Known, Recording
 from .refusals import unreadable
 from .traced import Traced, Unreadable
 from .values import Value, vars_of
@@ -26,38 +27,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MAX_RECORDINGS = 64  # of one function, for different arguments that are None or bools
-
-
-class Recording:
-    """What one recording of a function found out."""
-
-    plan: _core.Plan
-    engine: _core.Engine
-    free: bool  # it uses no state, and has one output
-    returned: Any  # what the function returned, with Places for recorded values
-    passed: dict[int, int]  # outputs that are arguments: which, if that is a Value
-    shared: list[Sharing]  # outputs that share memory
-    types: list[type]  # of the arguments
-    state: dict[int, Value[Any]]  # arguments that are the same Value in every call
-    results: set[int]  # arguments that are another Value in each call
-    overwritten: set[int]  # arguments that the function changes in place
-    bound: list[Binding]  # the ways to state, which must still lead to the same objects when it is replayed
-    constants: list[Binding]  # bools, None, numbers and texts that the function names, with the values that they had
-    links: tuple[Link, ...]  # what the ways to state and constants lead over
-    unwatched: list[str]  # state that no way is known to, so that nobody notices if there is other state in its place
-    reached: list[Value[Any]]  # state that is no argument here; a call that is given it as an argument is recorded anew
-
-
-class Known(NamedTuple):
-    """What the short way of a call (src/replay.cc) checks and starts: the recording for arguments none of which is None or a bool."""
-
-    plan: _core.Plan
-    returned: Any
-    types: tuple[type, ...]
-    states: tuple[Value[Any] | None, ...]  # by argument
-    values: tuple[bool, ...]  # whether the argument may be a Value
-    links: tuple[Link, ...]  # of the recording; none if nothing is checked
-    overwritten: tuple[int, ...]  # arguments that are changed in place, and must share no memory with others; the same
 
 
 class _Lock:
@@ -109,7 +78,6 @@ class Hybrid(Generic[P, R]):
         self._part = ""  # what an argument is called in an error; "": by its place or name
         self._guess = fallback == "eager"  # whether errors that C code raises beside recorded values count as looks at them
         self._eager: str | None = None  # why the function runs eagerly, if it does
-        self._profile: _core.Run | None = None
 
     @property
     def plan(self) -> _core.Plan | None:
@@ -137,9 +105,9 @@ class Hybrid(Generic[P, R]):
         if Recorder.current():
             raise UsageError(f"profile of '{self._name}' while the function is recorded: nothing runs now; profile the outer one")
         self._refuse_eager("profile")
-        result = self._start(args, kwargs, timed=True)
-        assert self._profile is not None
-        self._profile.var.wait()
+        runs = list[_core.Run]()
+        result = self._start(args, kwargs, runs)
+        runs[0].var.wait()
         return result  # type: ignore[no-any-return]
 
     def record(self, *args: P.args, **kwargs: P.kwargs) -> _core.Plan:
@@ -169,7 +137,8 @@ class Hybrid(Generic[P, R]):
             with self._lock:
                 if len(self._nested) >= _MAX_RECORDINGS:
                     raise UsageError(f"hybridize: '{self._name}' was recorded for {_MAX_RECORDINGS} shapes of arguments that are "
-                                     "containers of Values; give what differs so often in an array")  # fmt: skip
+                                     "containers of Values, or other attributes of them; give what differs so often in an array, "
+                                     "or as an item or field")  # fmt: skip
                 inner = self._nested.setdefault(shape, self._for_nested(placed))
         return inner, tuple(held), {}
 
@@ -189,7 +158,8 @@ class Hybrid(Generic[P, R]):
         named = f"argument {place}" if place < self._places else f"argument '{self._names[place - self._places]}'"
         return f"{named} of '{self._name}'"
 
-    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], timed: bool = False) -> Any:
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], timed: list[_core.Run] | None = None) -> Any:
+        """``timed``: gets the run, whose nodes are timed."""
         inner, flat, named = self._flat(args, kwargs)
         try:
             if inner is self:
@@ -199,10 +169,10 @@ class Hybrid(Generic[P, R]):
             if self._fallback != "eager":
                 raise
             self._fall_back(error)
-            if timed:
+            if timed is not None:
                 self._refuse_eager("profile")
             return self._fn(*args, **kwargs)
-        self._last, self._profile = inner._last, inner._profile
+        self._last = inner._last
         return result
 
     def _fall_back(self, error: Unreadable) -> None:
@@ -219,17 +189,18 @@ class Hybrid(Generic[P, R]):
             raise UsageError(f"{what}: '{self._name}' runs eagerly and has no plan, because {self._eager}. A trace shows its ops: "
                              "with engine.trace() as trace: ...; engine.explain(trace)")  # fmt: skip
 
-    def _replay(self, recording: Recording, args: tuple[Any, ...], kwargs: dict[str, Any], timed: bool) -> Any:
+    def _replay(self, recording: Recording, args: tuple[Any, ...], kwargs: dict[str, Any], timed: list[_core.Run] | None) -> Any:
         given = [*args, *(kwargs[name] for name in self._names)] if kwargs else list(args)
         for place in recording.state:
             given[place] = None  # ops find it by its Var
         if self._owner is not None:
             given.append(self._owner)
-        if asyncio._get_running_loop() is not None and not timed:
+        if asyncio._get_running_loop() is not None and timed is None:
             return results_of(recording, _beside_loop(recording, given), given)
-        run, outputs = recording.plan._call(given, timed)
-        if timed:
-            self._profile = run
+        run, outputs = recording.plan._call(given, timed is not None)
+        if timed is not None:
+            recording.profile = run
+            timed.append(run)
         return results_of(recording, outputs, given)
 
     def _recording(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
@@ -239,7 +210,7 @@ class Hybrid(Generic[P, R]):
             recording = self._recordings.get(key)
             if recording is None:
                 recording = self._make(args, kwargs, key, None)
-            elif self._static_shape or self._fits(recording, args, kwargs):
+            elif self._fits(recording, args, kwargs):
                 if self._known is None or self._known.plan is not recording.plan:
                     self._learn(recording, key)
                 self._last = recording
@@ -258,19 +229,18 @@ class Hybrid(Generic[P, R]):
         with self._lock:
             if self._recordings.get(key) is not stale:
                 return True  # another thread did
-            if (change := changed(stale.constants)) is None:
+            if (change := stale.changed()) is None:
                 return False
             others = self._others.setdefault(key, [])
             if all(one is not stale for one in others):
                 others.append(stale)
             for one in others:
-                if changed(one.constants) is None:
+                if one.changed() is None:
                     self._recordings[key], self._known = one, None
                     return True
             if len(others) >= _MAX_RECORDINGS:
-                raise UsageError(f"hybridize: {change.title} was {change.was!r} when it was recorded, and is {change.path.end()!r} "
-                                 f"now; it was recorded {_MAX_RECORDINGS} times, for different values of what it names. Give "
-                                 "what differs so often as an argument")  # fmt: skip
+                raise UsageError(f"hybridize: {change.said()}; it was recorded {_MAX_RECORDINGS} times, for different values of what it "
+                                 "names. Give what differs so often as an argument")  # fmt: skip
             return False
 
     def _learn(self, recording: Recording, key: Any) -> None:
@@ -369,8 +339,8 @@ class Hybrid(Generic[P, R]):
         made.returned, made.passed, made.shared = noted.returned, noted.passed, noted.shared
         arguments = {id(value) for value in state.values()}
         search = Search(self._source, self._name, (v for at, v in recorder.states.items() if at not in arguments))
-        made.bound, made.constants = search.bindings, search.constants
-        made.links = links([*made.bound, *made.constants])
+        made.bound, made.constants, made.sizes = search.bindings, search.constants, search.sizes
+        made.link()
         made.unwatched = [value.var.name or "a Value without a name" for value in search.missing]
         own = set() if results else {id(value) for value in state.values()}  # no argument is another Value in each call
         made.reached = [value for at, value in recorder.states.items() if at not in own]
@@ -387,6 +357,8 @@ class Hybrid(Generic[P, R]):
         if len(args) != self._places or (kwargs or self._names) and kwargs.keys() != set(self._names):
             self._refuse_count(args, kwargs)
         given = (*args, *(kwargs[n] for n in self._names)) if kwargs else args
+        if self._static_shape:
+            return all(given[place] is value for place, value in recording.state.items())
         fits = True
         for place, (kind, argument) in enumerate(zip(recording.types, given)):
             if place in recording.state:
@@ -398,14 +370,16 @@ class Hybrid(Generic[P, R]):
                                  f"a {type(argument).__name__} now; hybridize the function once more for that type")  # fmt: skip
         if self._places > 1 and recording.overwritten - recording.state.keys():
             self._refuse_shared(given, recording, [])
-        if not hold(recording.links):
+        if not recording.holds():
             if changed(recording.constants):
                 return False
-            for title, path, was in recording.bound:
-                if path.end() is not was:
-                    raise UsageError(f"hybridize: {title} stood for {was!r} when '{self._name}' was recorded, and for "
-                                     "something else now; record it again, or change it in place with an op")  # fmt: skip
-            recording.links, self._known = links([*recording.bound, *recording.constants]), None  # other objects, and the same state
+            if (other := recording.exchanged()) is not None:
+                raise UsageError(f"hybridize: {other.title} stood for {other.was!r} when '{self._name}' was recorded, and for "
+                                 "something else now; record it again, or change it in place with an op")  # fmt: skip
+            if changed(recording.sizes):
+                return False
+            recording.link()  # over other objects, to the same state
+            self._known = None
         return fits
 
     def _refuse_shared(self, given: Sequence[Any], recording: Recording, values: list[Placed]) -> None:
@@ -455,7 +429,7 @@ def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool 
     refused. Bools, None, numbers and texts that the function names are part of a recording; a call after a change makes
     another one. ``fallback="eager"``: a function that looks at data runs eagerly, with a warning; in the call that warns,
     its lines up to the look run twice. ``static_alloc``: values keep their place in memory from run to run.
-    ``static_shape``: arguments, bindings and what the function names are not checked between calls.
+    ``static_shape``: types of arguments, bindings and what the function names are not checked between calls.
     Source: MXNet's hybridize.
     """
     if fallback not in (None, "eager"):

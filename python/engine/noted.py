@@ -13,7 +13,7 @@ from .traced import Traced
 from .values import Value, roots_of
 
 if TYPE_CHECKING:
-    from .graphs import Recording
+    from .recording import Recording
 
 _argument: Op[Any, Any] = Op(lambda given: given, (), 1, {"name": "argument", "alias": "order"})  # copies what is no Value's
 

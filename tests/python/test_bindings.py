@@ -155,3 +155,50 @@ def test_state_that_no_name_leads_to_is_told():
     computed(np.ones(2))
     assert computed.unwatched == ["secret one"]
     assert "unwatched state, which no name leads to: secret one" in str(engine.explain(computed))
+
+
+@pytest.mark.parametrize(("change", "number"), [
+    (lambda m: m.ws.append(fresh(10)), 12), (lambda m: m.named.update(b=[fresh(10)]), 12), (lambda m: m.queue.append(fresh(10)), 12),
+    (lambda m: setattr(m, "pair", (*m.pair, fresh(10))), 12), (lambda m: m.named["a"].append(fresh(10)), 12)])  # fmt: skip
+def test_state_that_is_added_to_a_container_is_recorded(change, number):
+    model, add = Model(), engine.op(lambda x, w: x + w)
+    model.ws, model.named, model.queue, model.pair = [fresh(1)], {"a": [fresh(1)]}, collections.deque(), (fresh(0),)
+    model.queue.append(fresh(0))
+
+    def forward(x):
+        for w in (*model.ws, *(w for ws in model.named.values() for w in ws), *model.queue, *model.pair):
+            x = add(x, w)
+        return x
+
+    step = engine.hybridize(forward)
+    assert step(np.zeros(2)).get().tolist() == [2, 2]
+    change(model)
+    assert step(np.zeros(2)).get().tolist() == [number] * 2
+    plan = step.plan
+    assert step(np.zeros(2)).get().tolist() == [number] * 2 and step.plan is plan
+
+
+def test_a_large_container_is_not_recorded_anew_at_each_call():
+    ws, total = [fresh(1) for _ in range(300)], engine.op(lambda x, ws: x + sum(ws))
+    step = engine.hybridize(lambda x: total(x, ws))
+    step(np.zeros(2))
+    links = step._last.links
+    assert step(np.zeros(2)).get().tolist() == [300, 300] and step._last.links is links
+    ws.append(fresh(1))
+    assert step(np.zeros(2)).get().tolist() == [301, 301]
+
+
+def test_two_functions_of_one_name_have_globals_of_their_own():
+    made = []
+    for number in (1, 2):
+        module = {"mul": mul, "w": fresh(number), "__name__": "module_of_the_program"}
+        exec("def helper(x): return mul(x, w)", module)
+        made.append(module)
+    one, two = (module["helper"] for module in made)
+    step = engine.hybridize(lambda x: two(one(x)))
+    assert step(np.ones(2)).get().tolist() == [2, 2]
+    for module in made:
+        before, module["w"] = module["w"], fresh(5)
+        with pytest.raises(engine.UsageError, match="the global 'w' of 'helper', which '<lambda>' uses, stood for"):
+            step(np.ones(2))
+        module["w"] = before

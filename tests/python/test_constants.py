@@ -1,7 +1,11 @@
 """Bools, None, numbers and texts that a recorded function names are part of its recording: where one has changed, there is another."""
 
+import collections
+import dataclasses
+import decimal
 import enum
 import fractions
+import functools
 import math
 import types
 
@@ -179,3 +183,145 @@ def test_keywords_may_come_in_any_order():
     assert said(1, mask=True, train=False).get() == "1 mask"
     assert said(1, mask=False, train=True).get() == "1 train"
     assert len(said._recordings) == 2
+
+
+Rates = collections.namedtuple("Rates", "rate")
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    mask: float | None = None
+
+
+class Attributes(dict):
+    __getattr__, __setattr__ = dict.__getitem__, dict.__setitem__
+
+
+class Property:
+    shared = types.SimpleNamespace(k=1.0)
+
+    def __init__(self):
+        self._rate = 2.0
+
+    @property
+    def rate(self):
+        return self._rate * self.shared.k
+
+    @property
+    def once(self):
+        if not hasattr(self, "_once"):
+            self._once = 2.0  # which is no reason to record it anew
+        return self._once
+
+    @rate.setter
+    def rate(self, rate):
+        self._rate = rate
+
+    def step(self, x, flag):
+        self.rate += 1
+        return scale(x, self.rate)
+
+
+ATTRIBUTES = {
+    "a property": (lambda h: scale(1.0, h.p.rate), lambda h: setattr(h.p, "_rate", 3.0)),
+    "what a property names": (lambda h: scale(1.0, h.p.rate), lambda h: setattr(h.p, "shared", types.SimpleNamespace(k=1.5))),
+    "a slot": (lambda h: scale(1.0, 2.0 if h.slots.mask is None else h.slots.mask), lambda h: setattr(h.slots, "mask", 3.0)),
+    "a named tuple": (lambda h: scale(1.0, h.rates.rate), lambda h: setattr(h, "rates", Rates(3.0))),
+    "a dict with attributes": (lambda h: scale(1.0, h.table.rate), lambda h: setattr(h.table, "rate", 3.0)),
+    "what a class inherits": (lambda h: scale(1.0, h.kind.rate), lambda h: setattr(h.kind.__mro__[1], "rate", 3.0)),
+}
+
+
+@pytest.mark.parametrize("way", ATTRIBUTES)
+def test_attributes_of_every_kind_count(way):
+    use, change = ATTRIBUTES[way]
+    kind = type("Mine", (type("Parent", (), {"rate": 2.0}),), {})
+    holder = types.SimpleNamespace(p=Property(), slots=Slots(), rates=Rates(2.0), table=Attributes(rate=2.0), kind=kind)
+    step = engine.hybridize(functools.partial(use, holder))
+    assert [step().get(), step().get()] == [2.0, 2.0]
+    change(holder)
+    assert [step().get(), step().get()] == [3.0, 3.0]
+
+
+def test_a_property_that_is_set_meanwhile_does_not_record_it_anew():
+    made = Property()
+    step = engine.hybridize(lambda x, flag: scale(x, made.once))
+    assert [step(1.0, flag).get() for flag in (True, False, True, False)] == [2.0] * 4 and len(step._recordings) == 2
+    first = step.plan
+    assert step(1.0, False).get() == 2.0 and step.plan is first
+    step = engine.hybridize(made.step)
+    assert [step(1.0, flag).get() for flag in (True, False, True, False)] == [3.0, 4.0, 3.0, 4.0]
+
+
+def test_an_object_counts_by_each_name_that_leads_to_it():
+    shared = types.SimpleNamespace(rate=2.0, half=0.5)
+    one, two = types.SimpleNamespace(part=shared), types.SimpleNamespace(part=shared)
+
+    def halved(x):
+        return scale(x, shared.half)
+
+    step = engine.hybridize(lambda x: scale(scale(halved(x), one.part.rate), two.part.rate))
+    assert step(1.0).get() == 2.0
+    shared.rate = 4.0
+    assert step(1.0).get() == 8.0
+    two.part = types.SimpleNamespace(rate=1.0)
+    assert step(1.0).get() == 2.0
+
+
+def logged(fn):
+    @functools.wraps(fn)
+    def call(*args, **kwargs):
+        return fn(*args, **kwargs)
+
+    return call
+
+
+class Decorated(Model):
+    @logged
+    def step(self, x):
+        return scale(x, self.inner.k)
+
+
+@logged
+def by_global(x, k=7.0):
+    return scale(x, rate if mode is None else k)
+
+
+def test_what_is_behind_decorators_partials_and_methods_counts(monkeypatch):
+    model = Decorated()
+    steps = [engine.hybridize(fn) for fn in (model.step, functools.partial(model.step), functools.partial(Decorated.step, model))]
+    assert [step(1.0).get() for step in steps] == [2, 2, 2]
+    model.inner.k = 3
+    assert [step(1.0).get() for step in steps] == [3, 3, 3]
+    steps = [engine.hybridize(fn) for fn in (by_global, functools.partial(by_global, k=8.0))]
+    assert [step(1.0).get() for step in steps] == [0.5, 0.5]
+    monkeypatch.setitem(globals(), "mode", "other")
+    assert [step(1.0).get() for step in steps] == [7.0, 8.0]
+
+
+def test_what_another_object_is_given_has_a_name_of_its_own(monkeypatch):
+    told, model = types.SimpleNamespace(), Model()
+    model.out = types.SimpleNamespace(k=0)
+
+    @engine.hybridize
+    def step(x):
+        told.rate = rate
+        model.out.k += 1
+        return scale(scale(x, rate), model.inner.k)
+
+    assert step(1.0).get() == 1.0
+    monkeypatch.setitem(globals(), "rate", 3)
+    assert step(1.0).get() == 6.0
+    model.inner.k = 5
+    assert step(1.0).get() == 15.0
+    plan, told.rate, model.out.k = step.plan, 0, 100
+    assert step(1.0).get() == 15.0 and step.plan is plan
+
+
+@pytest.mark.parametrize(("was", "now"), [(0.0, -0.0), (decimal.Decimal("1.0"), decimal.Decimal("1.00")), (0j, -0j)])
+def test_what_is_equal_and_can_be_told_apart_is_another_value(was, now):
+    holder, say = types.SimpleNamespace(k=was), engine.op(lambda x, k: repr(k))
+    step = engine.hybridize(lambda x: say(x, holder.k))
+    assert step(1).get() == repr(was)
+    holder.k = now
+    assert step(1).get() == repr(now)

@@ -1,5 +1,6 @@
 """Hybridized functions give what they give eagerly, and say what cannot be replayed."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -411,3 +412,64 @@ def test_a_recorded_function_may_return_its_arguments():
     given = np.zeros(2)
     out = changed(given)
     assert out.get().tolist() == [5, 5] and not np.shares_memory(out.get(), given)
+
+
+def test_the_times_of_a_recording_are_not_those_of_another():
+    inc = engine.op(lambda x: x + 1)
+
+    @engine.hybridize
+    def step(x, deep):
+        for _ in range(40 if deep else 2):
+            x = inc(x)
+        return x
+
+    step.profile(1, False)
+    step(1, True).get()
+    assert len(engine.explain(step).nodes) == 40 and engine.explain(step).times == []
+    step.profile(1, True)
+    for deep, count in ((False, 2), (True, 40)):
+        step(1, deep).get()
+        assert len(engine.explain(step).times) == len(engine.explain(step).nodes) == count
+
+
+@dataclasses.dataclass
+class Batch:
+    rows: object
+
+    def __post_init__(self):
+        self.size = 1  # no field
+
+
+class Rows(list):
+    __slots__ = ("size",)
+
+
+class Named(dict):
+    size = 1
+
+
+@pytest.mark.parametrize("made", [Batch, lambda v: Rows([v]), lambda v: Named(rows=v)])
+def test_attributes_of_containers_of_values_are_those_of_each_call(made):
+    scaled, recorded = engine.op(lambda x, k: x * k), []
+
+    @engine.hybridize
+    def step(item):
+        recorded.append(1)
+        return scaled(item.rows if isinstance(item, Batch) else item[0] if isinstance(item, Rows) else item["rows"], item.size)
+
+    for size in (1, 5, 1, 5.0):
+        item = made(engine.value(2))
+        item.size = size
+        assert repr(step(item).get()) == repr(2 * size)
+    assert len(recorded) == 4  # the third call shows that each brings another Value
+
+
+def test_static_shapes_take_another_value_in_each_call():
+    step = engine.hybridize(lambda x, y: parts(x)[0], static_shape=True)
+    assert [step(engine.value(i), 0).get() for i in (1, 2, 3)] == [2, 3, 4]
+    assert step(5, 0).get() == 6
+    w = engine.value(np.ones(1))
+    step = engine.hybridize(lambda w: descend(w, w, 1.0), static_shape=True)
+    step(w)
+    with pytest.raises(engine.UsageError, match="is not the Value that it was"):
+        step(engine.value(np.ones(1)))

@@ -34,9 +34,9 @@ def explain(what: Any) -> Any:
     """
     if isinstance(what, Hybrid):
         what._refuse_eager("explain")
-        if what.plan is None:
+        if (last := what._last) is None:
             raise UsageError(f"explain: {what!r} was not recorded yet; call it, or .record(...) it")
-        return Explanation(what.plan, what._profile, what.unwatched)
+        return Explanation(last.plan, last.profile, last.unwatched)
     if isinstance(what, _core.Plan):
         return Explanation(what)
     if isinstance(what, (str, os.PathLike)):
