@@ -10,12 +10,14 @@ import weakref
 from typing import Any, AsyncIterator, Callable, Iterator, Sequence
 
 from . import _core
+from .containers import spread
 from .errors import EndOfData, UsageError
 from .graphs import Hybrid
-from .noted import results_of
+from .noted import rebuilt, results_of
 from .refusals import refuse_while_recording
 from .sources import compile_source, data_of
 from .stages import Exceptions, check_int, exception_types, next_of, note, stage_options
+from .values import Value
 
 _numbers = itertools.count(1)
 
@@ -105,6 +107,43 @@ class _Reader:
         return (item,), {}
 
 
+class _Given:
+    """What the program gives each step. A container of Values is given as what it holds, each by a name such as ``params[0]``.
+
+    It has no reference to the SmartStage, because the function that is recorded has one to it.
+    """
+
+    def __init__(self) -> None:
+        self.containers: dict[str, tuple[Any, Any, list[str]]] = {}  # of the first step: with Places, the shape, names of what it holds
+
+    def first(self, given: dict[str, Any]) -> dict[str, Any]:
+        self.containers.clear()
+        for name, item in given.items():
+            if _core._any_holds((item,), {}):
+                held, placed, shape = spread(item)
+                self.containers[name] = placed, shape, [f"{name}[{i}]" for i in range(len(held))]
+        return self.spread(given)
+
+    def spread(self, given: dict[str, Any]) -> dict[str, Any]:
+        """UsageError for a container that is not like the one of the first step."""
+        flat: dict[str, Any] = {}
+        for name, item in given.items():
+            if name not in self.containers:
+                flat[name] = item
+                continue
+            held, _, shape = spread(item)
+            if shape != self.containers[name][1]:
+                raise UsageError(f"smart_stage: '{name}' holds other Values, or not in the same places, than in the first step")
+            flat.update(zip(self.containers[name][2], held))
+        return flat
+
+    def whole(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+        """Calls the step with the containers."""
+        for name, (placed, _, names) in self.containers.items():
+            named[name] = rebuilt(placed, tuple(named.pop(each) for each in names))
+        return fn(*args, **named)
+
+
 def _weakly(reader: _Reader) -> Callable[[], list[Any]]:
     """``reader.next`` for the extension, which the collector cannot look into: the SmartStage has the reader, so that an object may
     have a stage on one of its methods and still go."""
@@ -140,7 +179,9 @@ class SmartStage(_core.SmartStage):
         self._reader, self._asked = _Reader(source, fn), None
         eng = options.engine or _core.default()
         self._hybrid = Hybrid(fn, False, False, eng, constants=(type(None),))
-        self._given: list[str] | None = None  # names given to each step; None before the first
+        self._given = _Given()
+        self._hybrid._fn = functools.partial(self._given.whole, fn)
+        self._names: list[str] | None = None  # of what each step is given; None before the first
         super().__init__(eng, _weakly(self._reader), None if closed == _DEFAULT_END else closed,
                          stage_options(**given), own)  # fmt: skip
         self._reader.name = self.name
@@ -149,49 +190,81 @@ class SmartStage(_core.SmartStage):
         return self
 
     def __next__(self) -> Any:
-        outputs = self._start({})
-        if outputs is None:
+        started = self._start({})
+        if started is None:
             raise StopIteration
-        return self._returned(outputs, {})
+        return self._returned(*started)
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        outputs = await next_of(self, lambda: self._start({}))
-        if outputs is None:
+        started = await next_of(self, lambda: self._start({}))
+        if started is None:
             raise StopAsyncIteration
-        return self._returned(outputs, {})
+        return self._returned(*started)
 
     def step(self, **given: Any) -> Any:
         """Starts the next step. ``given``: arguments that no item gives. EndOfData at the end of the data."""
-        outputs = self._start(given)
-        if outputs is None:
+        started = self._start(given)
+        if started is None:
             raise EndOfData(f"smart stage '{self.name}': there is no more data")
-        return self._returned(outputs, given)
+        return self._returned(*started)
 
-    def _returned(self, outputs: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    def _returned(self, outputs: tuple[Any, ...], given: list[Any]) -> Any:
         recording = self._hybrid._last
         assert recording is not None
-        named = [given[name] for name in self._given or ()]
-        return results_of(recording, outputs, [None] * (len(recording.types) - len(named)) + named)
+        return results_of(recording, outputs, [None] * (len(recording.types) - len(given)) + given)
 
-    def _start(self, given: dict[str, Any]) -> tuple[Any, ...] | None:
+    def _start(self, given: dict[str, Any]) -> tuple[tuple[Any, ...], list[Any]] | None:
+        """The outputs of the next step, and what it was given; None at the end of the data."""
         refuse_while_recording(f"a step of smart stage '{self.name}' is asked for", "Take it outside")
-        if self._given is None:
+        if self._names is None:
             self._record(functools.partial(self._recorded, given))
-        names = self._given if self._given is not None else []  # None: the data has ended before the first item
-        if given.keys() != set(names):
-            raise UsageError(f"smart stage '{self.name}': a step is given {list(given)}; {names} is expected, as in the "
-                             "first step")  # fmt: skip
-        return self._next([given[name] for name in names])
+        named = [] if self._names is None else self._checked(given, self._names)  # None: the data has ended before the first item
+        outputs = self._next(named)
+        return None if outputs is None else (outputs, named)
 
     def _recorded(self, given: dict[str, Any]) -> tuple[_core.Graph, int, list[int]]:
         assert self._reader.first is not None
         args, kwargs = self._reader.first
-        self._hybrid.record(*args, **kwargs, **given)
-        self._given, self._reader.first = list(given), None
+        flat = self._given.first(given)
+        self._hybrid.record(*args, **kwargs, **flat)
+        self._names, self._reader.first = list(flat), None
         return self._hybrid.recorded, len(args) + len(kwargs), self._hybrid.targets
+
+    def _checked(self, given: dict[str, Any], names: list[str]) -> list[Any]:
+        """What the recorded step is given. UsageError if what the recording has taken once is something else now. The step is not
+        recorded again, because items were read ahead for it."""
+        recording, flat = self._hybrid._last, self._given.spread(given)
+        assert recording is not None
+        if flat.keys() != set(names):
+            raise UsageError(f"smart stage '{self.name}': a step is given {list(flat)}; {names} is expected, as in the "
+                             "first step")  # fmt: skip
+        for place, name in enumerate(names, len(recording.types) - len(names)):
+            argument = flat[name]
+            state, kind = recording.state.get(place), recording.types[place]
+            if state is not None:
+                fits = argument is state
+            else:  # a step waits for no Value that it did not know, and which arguments are None decides what is recorded
+                new = isinstance(argument, Value) or _core._any_holds((argument,), {})
+                fits = not new and (argument is None) == (kind is type(None))
+            if fits:
+                continue
+            other = "another one" if type(argument) is kind else f"a {type(argument).__name__}"
+            raise UsageError(f"smart stage '{self.name}': '{name}' was a {kind.__name__} when the step was recorded, and is {other} now; "
+                             "give the same Value, or data, in each step")  # fmt: skip
+        named = [flat[name] for name in names]
+        if recording.holds():
+            return named
+        if (change := recording.changed()) is not None:
+            raise UsageError(f"smart stage '{self.name}': {change.said()}. A step is recorded once: give what differs with its item, or as "
+                             "an argument, as in steps.step(rate=rate), or make another smart stage")  # fmt: skip
+        if (way := recording.exchanged()) is not None:
+            raise UsageError(f"smart stage '{self.name}': {way.title} stood for {way.was!r} when the step was recorded, and for something "
+                             "else now; change it in place with an op, or make another smart stage")  # fmt: skip
+        recording.link()
+        return named
 
     @property
     def position(self) -> int:

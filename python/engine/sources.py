@@ -11,6 +11,8 @@ import functools
 import inspect
 from typing import Any, Callable, Iterable, NamedTuple
 
+from . import _core
+from .containers import mapped
 from .errors import UsageError
 from .graphs import Hybrid
 from .values import Value
@@ -157,4 +159,4 @@ def data_of(item: Any) -> Any:
         return type(item)(map(data_of, item))
     if type(item) is dict:
         return {key: data_of(value) for key, value in item.items()}
-    return item
+    return mapped(item, data_of) if _core._any_holds((item,), {}) else item  # a named tuple, a dataclass ...

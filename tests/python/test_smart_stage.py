@@ -1,5 +1,6 @@
 """SmartStage: what is staged and why, the same results whichever way steps run, ends, errors, positions, switches."""
 
+import collections
 import threading
 import time
 
@@ -377,3 +378,46 @@ def test_collectives_stay():
 def test_a_count_that_cannot_be_is_refused_when_the_stage_is_made(option, value, least):
     with pytest.raises(engine.UsageError, match=f"{option} is {value}; {least} … 2147483647 is expected"):
         engine.data.smart_stage(lambda x: x, iter([1]), **{option: value})
+
+
+def test_containers_of_values_are_items_and_arguments_of_steps():
+    total = engine.op(lambda *parts: sum(sum(part) if isinstance(part, (tuple, list)) else part for part in parts))
+    pair = collections.namedtuple("Pair", "a b")
+    steps = engine.data.smart_stage(lambda batch: total(batch), (pair(total(i, 1), i) for i in range(3)), **AT_ONCE)
+    assert [value.get() for value in steps] == [1, 3, 5]
+    params = [engine.value(10), engine.value(20)]
+    steps = engine.data.smart_stage(lambda x, params, rate: total(x, params, rate), iter(range(5)), **AT_ONCE)
+    assert [steps.step(params=list(params), rate=1).get() for _ in range(3)] == [31, 32, 33]
+    for other in ([engine.value(10), params[1]], [*params, params[0]], [10, 20]):
+        with pytest.raises(engine.UsageError, match=r"params"):
+            steps.step(params=other, rate=1)
+    with pytest.raises(engine.UsageError, match="'rate' was a int when the step was recorded, and is a Value now"):
+        steps.step(params=params, rate=params[0])
+    assert steps.step(params=params, rate=2).get() == 35
+    steps.cancel()
+
+
+def test_what_the_step_names_must_stay_what_it_was():
+    model, scaled = Model(), engine.op(lambda x, k: x * k)
+    model.rate, model.tables = 1.0, [model.table]
+
+    def step(row):
+        return look_up(model.tables[0], parse(row)), scaled(2, model.rate)
+
+    steps = engine.data.smart_stage(step, iter(ROWS), **AT_ONCE)
+    next(steps)
+    model.rate = 2.0
+    with pytest.raises(engine.UsageError, match="'model.rate' of 'step' was 1.0 when it was recorded, and is 2.0 now.*recorded once"):
+        next(steps)
+    model.rate, model.tables = 1.0, [model.table]  # another list with the same in it
+    first = steps.step()
+    assert first[0].get() == [1.25, 7.0, 1.25] and first[1].get() == 2.0
+    model.tables = [engine.value([0.0])]
+    with pytest.raises(engine.UsageError, match=r"'model.tables\[0\]' of 'step' stood for .* and for something else now"):
+        next(steps)
+    steps.cancel()
+
+
+def test_steps_of_no_data_end_whatever_they_are_given():
+    with pytest.raises(engine.EndOfData):
+        engine.data.smart_stage(lambda x, rate: parse(x), iter([])).step(rate=1)

@@ -1,5 +1,6 @@
 """What stages read: structures of sources, feeds, recorded functions, ops, files with errors; random programs."""
 
+import collections
 import csv
 import random
 
@@ -197,3 +198,10 @@ def test_a_truncated_file_ends_with_its_own_error_after_what_was_whole(tmp_path)
         for row in stage:
             got.append(row)
     assert got == alone and stage.position == len(got) > 0
+
+
+def test_values_are_replaced_in_containers_of_every_kind():
+    pair = collections.namedtuple("Pair", "a b")
+    inc = engine.op(lambda x: x + 1)
+    with engine.data.staged(engine.hybridize(lambda: pair(inc(1), [inc(2)]))) as stage:
+        assert next(stage) == pair(2, [3])
