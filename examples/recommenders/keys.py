@@ -35,7 +35,8 @@ def hashed(column: pa.Array) -> np.ndarray:
 
 def bucketized(column: np.ndarray, boundaries: tuple[float, ...]) -> np.ndarray:
     """From 1: the number of the bucket that each number is in, a boundary in the upper one; 0 for a missing number."""
-    return np.where(np.isnan(column), 0, np.searchsorted(boundaries, column, side="right") + 1)
+    exact = np.asarray(boundaries, column.dtype)  # rounded as the numbers are: 1.78 in float32 is less than in float64
+    return np.where(np.isnan(column), 0, np.searchsorted(exact, column, side="right") + 1)
 
 
 def padded(column: pa.Array, length: int, of_strings) -> np.ndarray:

@@ -20,7 +20,7 @@ from . import keys, vocabulary
 from .schema import Column, Dataset
 from .vocabulary import Vocabulary
 
-NUMBER = r"^-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$"
+NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 BLOCK = 1 << 20  # bytes of a CSV file that are parsed at once
 
 
@@ -78,17 +78,24 @@ def good_rows(block: pa.Table, data: Dataset) -> pa.Table:
         column = block[name]
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             fine = pc.fill_null(pc.match_substring_regex(column, NUMBER), name != data.label)
-            column = pc.cast(pc.if_else(fine, column, None), pa.float32())
-            block = block.set_column(block.schema.get_field_index(name), name, column)
+            column = pc.ascii_ltrim(pc.if_else(fine, column, None), "+")  # a sign that the cast does not know
+            block = _with(block, name, pc.cast(column, pa.float32()))
         elif name == data.label:
-            column = pc.cast(column, pa.float64()) if pa.types.is_boolean(column.type) else column
+            if pa.types.is_boolean(column.type):
+                block = _with(block, name, pc.cast(column, pa.float32()))
             fine = pc.is_valid(column)
         else:
             continue
+        column = block[name]
         if name == data.label and data.binary:
             fine = pc.and_(fine, pc.fill_null(pc.or_(pc.equal(column, 0), pc.equal(column, 1)), False))
         good = fine if good is None else pc.and_(good, fine)
     return block if pc.all(good).as_py() else block.filter(good)
+
+
+def _with(block: pa.Table, name: str, column: pa.ChunkedArray) -> pa.Table:
+    """The block with another column of that name."""
+    return block.set_column(block.schema.get_field_index(name), name, column)
 
 
 def rows(
@@ -166,8 +173,10 @@ def _floats(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _strings(table: pa.Table, column: Column, data: Dataset) -> pa.Array:
+    """The column as text in one piece, whichever type the file has: text, categories, numbers, or nothing at all."""
     name = f"{column.name}:category" if column.name in data.dense else column.name
-    return pa.concat_arrays(table[name].chunks) if table[name].num_chunks != 1 else table[name].chunk(0)
+    text = table[name].cast(pa.string())
+    return text.chunk(0) if text.num_chunks == 1 else pa.concat_arrays(text.chunks)
 
 
 def _single(table: pa.Table, data: Dataset, words: dict[str, Vocabulary]) -> np.ndarray:

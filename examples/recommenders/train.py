@@ -58,6 +58,11 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
         parser.error("--resume needs --checkpoint")
     if not 0 < args.keep <= 1:
         parser.error(f"--keep is {args.keep}; a share above 0 and up to 1 is expected")
+    if args.rate is not None and not args.rate > 0:
+        parser.error(f"--rate is {args.rate}; a number above 0 is expected")
+    for name in ("batch", "every", "threads"):
+        if (count := getattr(args, name)) is not None and count < 1:
+            parser.error(f"--{name} is {count}; a count of 1 or more is expected")
     return args
 
 
@@ -70,9 +75,10 @@ def trained(args: argparse.Namespace) -> dict[str, object]:
     is_flights = args.data == "flights"
     data = schema.DATASETS["flights" if is_flights else kind.data](args.scale)
     path = real.flights(args.cache) if is_flights else pathlib.Path(args.data)
-    batch = args.batch or kind.batch
-    trainer = Trainer(kind.make(data, not args.dense_gradients), data, args.rate or kind.rate, args.device)
-    about = {"model": args.model, "data": data.name, "batch": batch, "scale": args.scale, "keep": args.keep, "seed": args.seed}
+    batch, rate = args.batch or kind.batch, args.rate or kind.rate
+    trainer = Trainer(kind.make(data, not args.dense_gradients), data, rate, args.device)
+    about = {"model": args.model, "data": data.name, "batch": batch, "scale": args.scale, "keep": args.keep, "seed": args.seed,
+             "rate": rate, "gradients": "dense" if args.dense_gradients else "sparse"}  # fmt: skip
     sampling = Sampling(args.keep, args.seed)
     start = checkpoint.load(args.checkpoint, trainer, about) if args.resume else 0
     progress = Progress(args.model, start, args.steps, batch)

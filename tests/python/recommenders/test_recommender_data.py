@@ -120,6 +120,8 @@ def test_numbers_are_cut_into_buckets(tmp_path):
     (batch,) = read(tmp_path / "rows.csv", data, 39)
     assert batch.single[at, :3].tolist() == [2, len(schema.PRICES) + 1, 0] and batch.malformed == 1
     assert batch.single[at].max() < data.single[at].buckets
+    for kind in (np.float32, np.float64):  # each boundary is in the upper bucket, also where float32 rounds it down
+        assert keys.bucketized(np.array(schema.PRICES, kind), schema.PRICES).tolist() == list(range(2, len(schema.PRICES) + 2))
 
 
 def test_a_vocabulary_that_is_missing_or_of_another_size_is_refused(tmp_path):
@@ -207,9 +209,19 @@ def test_columns_of_other_types_hold_the_same_rows(files, tmp_path):
     pa.parquet.write_table(other, tmp_path / "large.parquet")
     for one, there in zip(read(files["criteo", "parquet"], data), read(tmp_path / "large.parquet", data), strict=True):
         assert all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(one[:4], there[:4]))
-    clicked = pa.array(table["label"].to_numpy() == 1)
-    pa.parquet.write_table(other.set_column(other.schema.get_field_index("label"), "label", clicked), tmp_path / "bool.parquet")
-    assert sum(b.label.sum() for b in read(tmp_path / "bool.parquet", data)) > 0
+    clicked, nothing = pa.array(table["label"].to_numpy() == 1), pa.nulls(len(table), pa.string())
+    kinds = {"C3": (table["C3"], table["C3"].cast(pa.large_string())), "C5": (table["C5"], table["C5"].dictionary_encode()),
+             "C7": (nothing, pa.nulls(len(table))), "label": (clicked.cast(pa.int64()), clicked)}  # fmt: skip
+    for number, name in enumerate(("plain", "mixed")):
+        made = table
+        for column, both in kinds.items():
+            made = made.set_column(made.schema.get_field_index(column), column, both[number])
+        pa.parquet.write_table(made, tmp_path / f"{name}.parquet")
+    for keep in (1.0, 0.5):
+        batches = [read(tmp_path / f"{name}.parquet", data, sampling=reader.Sampling(keep)) for name in ("plain", "mixed")]
+        assert sum(b.label.sum() for b in batches[1]) > 0
+        for one, there in zip(*batches, strict=True):
+            assert all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(one[:4], there[:4]))
 
 
 def test_keys_of_numbers_are_those_of_their_text():
@@ -217,7 +229,8 @@ def test_keys_of_numbers_are_those_of_their_text():
     assert np.array_equal(keys.hashed(numbers), keys.hashed(pa.array(["1", "20", None, "300"])))
 
 
-@pytest.mark.parametrize("text, good", [("1e-05", True), ("2.5E+3", True), ("-7.", True), (" 5", False), ("1e", False), ("9" * 45, True)])
+@pytest.mark.parametrize("text, good", [("1e-05", True), ("2.5E+3", True), ("-7.", True), (" 5", False), ("1e", False), ("9" * 45, True),
+                                        (".5", True), ("-.5", True), ("+5", True), (".", False), ("+-5", False)])  # fmt: skip
 def test_numbers_in_text(text, good):
     data = schema.criteo(SCALE)
     block = pa.table({name: [text if name == data.dense[0] else "1"] for name in (data.label, *data.numbers)})

@@ -130,13 +130,21 @@ def test_a_checkpoint_of_an_older_version_or_another_share_is_refused(files, tmp
     assert first["losses"] + rest["losses"] == whole["losses"]
     with pytest.raises(ValueError, match="of a training with keep 0.5; this one has 1.0"):
         run("--steps", "6", "--checkpoint", str(path), "--resume")
+    for other, is_not in (("--dense-gradients", "gradients 'sparse'; this one has 'dense'"), ("--rate=0.5", "rate .*; this one has 0.5")):
+        with pytest.raises(ValueError, match=f"of a training with {is_not}"):
+            run("--steps", "6", "--keep", "0.5", "--checkpoint", str(path), "--resume", other)
     old = torch.load(path, weights_only=True)
     del old["about"]["keep"]
     torch.save(old, path)
     with pytest.raises(ValueError, match="does not say its keep: an older version wrote it, and no training goes on from it"):
         run("--steps", "6", "--keep", "0.5", "--checkpoint", str(path), "--resume")
+
+
+@pytest.mark.parametrize("option", ["keep", "rate", "batch", "every", "threads"])
+def test_options_that_are_zero_are_refused_by_name(option, capsys):
     with pytest.raises(SystemExit):
-        train.arguments(["din", "--data", "x", "--keep", "0"])
+        train.arguments(["din", "--data", "x", f"--{option}", "0"])
+    assert f"--{option} is 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("way", ["plain", "smart_stage", "dataloader"])
