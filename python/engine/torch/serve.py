@@ -45,12 +45,10 @@ class Server:
             raise Unsupported(f"the model changes {', '.join(map(str, changed)) or 'its parameters'} when it is called")
         if any(given.kind.name == "TOKEN" for given in signature.input_specs):
             raise Unsupported("the model calls an operator that must not be left out, such as a check for errors")
-        self._places = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        self._places = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
         self._kept = dict(exported.constants) | dict(exported.state_dict)
-        names = {**self._places, **signature.inputs_to_lifted_tensor_constants}
-        self._lifted = signature.inputs_to_lifted_tensor_constants
         self._sources = self._found()
-        self._lowering = Lowering(exported.graph, self._sources, names, self._form.names)
+        self._lowering = Lowering(exported.graph, self._sources, self._places, self._form.names)
         self._native = adapter.load_serving()
         served = self._served = self._lowering.run()
         out_spec = exported.call_spec.out_spec
@@ -109,12 +107,13 @@ class Server:
                               "serve it with rows=(2, ...)")  # fmt: skip
 
     def _found(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers by placeholder, as the model has them now."""
+        """Parameters, buffers and other tensors by placeholder, as the model has them now; those that are no attribute of a module as
+        they were when it was exported."""
         own: dict[str, torch.Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
         own |= dict(self.model.named_buffers(remove_duplicate=False))
-        found = {place: own.get(name, self._kept.get(name)) for place, name in self._places.items()}
-        found |= {place: self._kept[name] for place, name in self._lifted.items()}
-        return found  # type: ignore[return-value]
+        for path, module in self.model.named_modules(remove_duplicate=False):
+            own |= {f"{path}.{name}".lstrip("."): held for name, held in vars(module).items() if isinstance(held, torch.Tensor)}
+        return {place: own.get(name, self._kept.get(name)) for place, name in self._places.items()}  # type: ignore[misc]
 
     def _keep(self) -> None:
         # What torch counts is read before what is copied, so that a change meanwhile is found. Buffers: torch counts no change of a batch
@@ -240,7 +239,13 @@ def _exported(model: nn.Module, leaves: list[Any], spec: Any, dims: list[int | N
     if len(counts) > 1:
         raise engine.errors.UsageError(f"engine.torch.serve: the examples have {sorted(counts)} rows; "
                                        "as many for each argument are allowed")  # fmt: skip
-    size = torch.export.Dim("rows", min=rows[0], max=rows[1])
+    least, most = rows
+    for count in counts:
+        if not least <= (count if least == most else max(count, LEAST_TRACED)) <= most:
+            raise engine.errors.UsageError(f"engine.torch.serve: the example has {count} rows; rows={rows} allows {least} to {most}")
+    if least == most:  # a size like any other, which torch takes for a constant
+        dims = [None] * len(dims)
+    size = torch.export.Dim("rows", min=least, max=most) if least < most else None
     args, kwargs = tree_unflatten([_traced(leaf, dim) for leaf, dim in zip(leaves, dims)], spec)
     wanted = [({} if dim is None else {dim: size}) if isinstance(leaf, torch.Tensor) else None for leaf, dim in zip(leaves, dims)]
     shapes = tree_unflatten(wanted, spec)

@@ -1,6 +1,8 @@
 """engine.torch.serve: views of slices, parts put in place, repeated rows, numbers of requests' data, checks, one row, and weights that
 change while they are copied or lie otherwise than before. What cannot be served is refused with its reason."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -139,7 +141,52 @@ def test_a_model_that_treats_one_row_otherwise_is_served_with_two_and_more(funct
         server(x[:1])
 
 
+@pytest.mark.parametrize("rows", [(1, 1), (1, 2), (2, 2), (8, 8), (7, 8)])
+def test_requests_of_one_number_of_rows_or_two(rows):
+    model, x = Of(lambda m, x: m.a(x).relu().sum(1), a=linear(4)), torch.randn(9, 4)
+    server = answers(model, (x[: rows[0]],), (x[: rows[0]],), (x[: rows[1]],), rows=rows)
+    for other in (rows[0] - 1, rows[1] + 1):
+        with pytest.raises(ValueError, match=f"has {other} rows|is of size .{other}, 4"):
+            server(x[:other])
+    for count in (16, 3):
+        with pytest.raises(engine.errors.UsageError, match=rf"the example has {count} rows; rows={re.escape(str(rows))} allows"):
+            engine.torch.serve(model, (torch.randn(count, 4),), rows=rows)
+
+
+def test_products_of_rows_that_overlap():
+    series, x = torch.randn(60), torch.randn(20, 12)
+    answers(Of(lambda m, s: m.a(s.unfold(0, 8, 1)), a=linear()), (series[:20],), (series,), (series[:10],), rows=(10, 100))
+    answers(Of(lambda m, s: m.a(s.unfold(0, 8, 1)), a=linear(8, 1)), (series[:20],), (series,), (series[:10],), rows=(10, 100))
+    answers(Of(lambda m, x: m.a(x.unfold(1, 8, 2)), a=linear()), (x[:4],), (x,), (x[:1],))
+    pairs = Of(lambda m, x: m.a(torch.as_strided(x, (len(x) - 1, 24), (12, 1))), a=linear(24))
+    answers(pairs, (x[:4],), (x,), (x[:3],), rows=(3, 100))
+
+
 # --- weights
+
+
+class Scaled(nn.Module):
+    """Has a tensor that is no parameter and no buffer, and one in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.shifts = torch.randn(4, 4), [torch.randn(4)]
+
+    def forward(self, x):
+        return x @ (self.weight * 2).tanh() + self.shifts[0]
+
+
+def test_tensors_that_are_no_parameters():
+    model, x = nn.Sequential(Scaled(), nn.ReLU()).eval(), torch.randn(3, 4)
+    server = answers(model, (x,), (x,))
+    model[0].weight.mul_(0.1)
+    model[0].shifts[0].add_(1)
+    close(server, model, x)
+    model[0].weight = torch.randn(4, 4)
+    server.update()
+    close(server, model, x)
+    model[0].weight.mul_(0.1)
+    close(server, model, x)
 
 
 def test_a_change_while_weights_are_copied_is_found_by_the_next_request():
