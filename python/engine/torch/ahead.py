@@ -21,59 +21,31 @@ from typing import Any, Callable
 
 import torch
 from torch import Tensor
+from torch._C import _is_any_autocast_enabled, _len_torch_dispatch_stack
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import reading, staged
-from .calls import changed
+from . import staged
+from .effects import Effects, with_effects
 from .node import Node, name_of, waves
+from .numerics import mode
 from .staged import Staged, filled, wrapped
 from .team import Team
-from .unchanged import Note, in_one_memory, is_plain, marks, noted, storage, unchanged, version
+from .unchanged import Note, in_one_memory, marks, noted, own, storage, unchanged, version
 from .worth import Worth
 
 _MOST = 1024  # nodes
 _MADE_ANEW = 4  # calls of a kind on tensors that no other step has: then the kind is not looked at any more
 _GRADIENT = "takes a tensor with a gradient"
-_TINY, _ONE = 1e-310, 1.0  # their product is 0 on a thread that flushes denormal numbers
 # What lends a tensor's memory to others, whose changes nobody sees.
 _LENDS = {Tensor.numpy, Tensor.__array__, Tensor.data_ptr, Tensor.untyped_storage, Tensor.storage, Tensor.__dlpack__}
 _KEPT = 2  # steps in a row that may leave a node's result alone before the node is dropped
 _SETTLED = 4  # steps behind the last new node before a step gets plain tensors
 _LOOKED_AT = 64  # of so many steps one gets none
 _NOBODY: set[int] = set()
-_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
+# What gives a tensor other memory, or changes it as PyTorch does not count.
+_UNCOUNTED = {Tensor.data.__set__, Tensor.apply_, Tensor.map_, Tensor.map2_}  # type: ignore[attr-defined]
 _WHOLE = None  # instead of the structure of an item that is given to the step as it is
 clock = time.thread_time
-_OF_TORCH = ("aten", "prims", "prim", "torchvision", "profiler")
-
-
-class _Effects(TorchDispatchMode):
-    """Notes whether a call changes memory that it did not make, or draws random numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written: set[int] = set()
-        self.made: set[int] = set()
-        self.random = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        schema = func._schema
-        given = [args[i] if i < len(args) else kwargs.get(argument.name) for i, argument in enumerate(schema.arguments)]
-        for value in changed(schema, given):
-            self.written |= {storage(t) for t in pytree.tree_leaves(value) if isinstance(t, Tensor)}
-        self.random |= torch.Tag.nondeterministic_seeded in func.tags
-        before = {storage(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        states = None if func.namespace in _OF_TORCH else reading.states()  # an op of the program's may draw by other means
-        made = func(*args, **kwargs)
-        self.random |= states is not None and bool(reading.drawn_from(states))
-        self.made |= {storage(t) for t in pytree.tree_leaves(made) if isinstance(t, Tensor)} - before
-        return made
-
-    @property
-    def outside(self) -> bool:
-        return bool(self.written - self.made)
 
 
 class Item:
@@ -86,7 +58,7 @@ class Item:
     def __init__(self, program: Program, data: Any) -> None:
         flat, self.spec = pytree.tree_flatten(data) if staged.can_be_made_anew(data) else ([], _WHOLE)
         self.given = data  # by the loader
-        self.program, self.leaves = program, [t if is_plain(t) else None for t in flat]
+        self.program, self.leaves = program, own(flat)
         self.rest, self.made, self.versions = flat, [], {}  # type: ignore[var-annotated]
         self.staged: dict[int, Any] = {}
         self.used: set[int] = set()
@@ -96,7 +68,7 @@ class Item:
         self.last = -1  # the node whose call came last
         self.expected: list[Node] = []  # whose calls came as expected, and are not in ``times`` yet
         self.lent: set[int] = set()  # leaves whose memory the step can change unseen
-        self.mode: Any = None  # in which the program ran
+        self.mode: Any = None  # in which the program ran; then that in which the step began
         self.thread = 0  # none yet
         self.settled = False  # whether the step gets plain tensors for what no node reads any more
         self.took: list[float] | None = None  # seconds of each node, where it is measured whether they pay
@@ -106,8 +78,10 @@ class Item:
 
     def data(self) -> Any:
         """The item for the step, which runs on this thread: its tensors are Staged, but for those that no node reads."""
-        begin = clock()
+        begin, now = clock(), mode()
         self.thread, self.settled = threading.get_ident(), self.program.settled()
+        self.over = self.over or bool(self.program.worth.lost) or (bool(self.made) and self.mode != now)
+        self.mode = now
         if self.over:
             return self.given
         flat = [
@@ -202,7 +176,7 @@ class Program:
             return
         nodes = list(self.nodes)
         made: list[Any] = [None] * len(nodes)
-        item.counts, item.mode = [version(leaf) for leaf in item.leaves], _mode()
+        item.counts, item.mode = [version(leaf) for leaf in item.leaves], mode()
         took = item.took = [] if self.worth.measures else None
         waiting: list[tuple[int, Node, Tensor]] = []
 
@@ -243,7 +217,7 @@ class Program:
         if moved and waiting:
             for (i, _, _), there in zip(waiting, moved([(node, tensor) for _, node, tensor in waiting])):
                 made[i] = there
-        if item.mode == _mode():
+        if item.mode == mode():
             item.made, item.marks = made, list(map(marks, made))
             with torch.enable_grad():  # made here, and not while the step waits
                 item.staged = {at: wrapped(made[at], item, at) for at in list(self._watched) if at < len(made) and made[at] is not None}
@@ -276,8 +250,8 @@ class Program:
             made = self._as_expected(next_, func, args, kwargs, item)
             if made is not None:
                 return made
-        # The tensor gets other memory; or it is inside of a transform of torch.func, where tensors have none.
-        if func == _SET_DATA or torch._C._functorch.peek_interpreter_stack() is not None:
+        # Inside of a transform of torch.func tensors have no memory.
+        if func in _UNCOUNTED or torch._C._functorch.peek_interpreter_stack() is not None or self._set_otherwise(func, item):
             item.over = True
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
@@ -286,7 +260,7 @@ class Program:
         try:
             parts = staged.key(args, item, found, others)
             key = (func, parts, staged.key(kwargs, item, found, others) if kwargs else None)
-            why = "is under autocast" if torch._C._is_any_autocast_enabled() else ""
+            why = "is under autocast" if _is_any_autocast_enabled() else "is seen by a mode" if _len_torch_dispatch_stack() else ""
         except TypeError:
             key, why = None, "has an argument that is no constant"
         if not why:
@@ -307,8 +281,7 @@ class Program:
         if index is not None and index < len(item.made):
             made, node = item.made[index], self.nodes[index]
             if made is not None and node is not None:
-                if item.mode != _mode() or self._changed_below(node, item):
-                    # Another tensor that shares memory with the item was changed, or the step has changed how PyTorch counts.
+                if self._changed_below(node, item):  # by way of another tensor that shares memory with the item
                     item.over = True
                     with torch._C.DisableTorchFunctionSubclass():
                         return func(*args, **(kwargs or {}))
@@ -326,7 +299,7 @@ class Program:
         node, made = self.nodes[index], item.made[index]
         if node is None or made is None or index in item.used or item.lent or not node.asked(func, args, kwargs, item):
             return None
-        if item.mode != _mode() or torch._C._is_any_autocast_enabled():
+        if item.mode != mode() or _is_any_autocast_enabled() or _len_torch_dispatch_stack():
             return None
         with torch._C.DisableTorchFunctionSubclass():
             for arg in (*args, *kwargs.values()) if kwargs else args:
@@ -339,6 +312,15 @@ class Program:
                     return None
             item.expected.append(node)
             return self._taken(index, made, item)
+
+    def _set_otherwise(self, func: Any, item: Item) -> bool:
+        """Whether the step has changed settings. Most are those of the process, so what runs ahead meanwhile has them as well, or not:
+        nothing does from here on."""
+        if item.mode == mode():
+            return False
+        self.worth.lost = "the step changes settings of PyTorch"
+        self.refused.setdefault((func, "set"), "is called with other settings of PyTorch than its step began with; no call is ahead")
+        return True
 
     def _changed_below(self, node: Node, item: Item) -> bool:
         """Whether something that the node is made from was changed since, by way of another tensor with its memory."""
@@ -373,7 +355,7 @@ class Program:
         if kind in self.refused and kind not in self._ends:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        made, effects = _with_effects(func, args, kwargs)
+        made, effects = with_effects(func, args, kwargs)
         if _changes(effects, args, kwargs, item):
             self._ends.add(kind)
             item.over = True
@@ -390,7 +372,7 @@ class Program:
         if key in self.refused:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        made, effects = _with_effects(func, args, kwargs)
+        made, effects = with_effects(func, args, kwargs)
         parts = made if isinstance(made, (tuple, list)) else (made,)
         if _changes(effects, args, kwargs, item):
             self._ends.add(kind)
@@ -401,8 +383,8 @@ class Program:
             self.refused[kind] = "draws random numbers"
         elif isinstance(made, Staged) or not parts or not all(isinstance(t, Tensor) and not t.requires_grad for t in parts):
             self.refused[kind if others else key] = ""  # an argument as it is, a shape, or a number
-        elif not all(map(in_one_memory, parts)):
-            self.refused[kind] = "gives a sparse or nested tensor"
+        elif not all(type(t) is Tensor and in_one_memory(t) for t in parts):
+            self.refused[kind] = "gives a sparse or nested tensor, or one of another class"
         else:
             with self._lock:
                 if index is None and others and key not in self._seen:
@@ -483,17 +465,7 @@ def _device(args: Any) -> torch.device | None:
         return next((t.device for t in _tensors(args)), None)
 
 
-def _with_effects(func: Any, args: Any, kwargs: Any) -> tuple[Any, _Effects]:
-    with torch._C.DisableTorchFunctionSubclass(), _Effects() as effects:
-        return func(*args, **(kwargs or {})), effects
-
-
-def _changes(effects: _Effects, args: Any, kwargs: Any, item: Item) -> bool:
+def _changes(effects: Effects, args: Any, kwargs: Any, item: Item) -> bool:
     """Whether the call has changed a tensor of the item."""
     given = (t for t in _tensors((args, kwargs)) if staged.of_item(t, item))
     return effects.outside and any(storage(t) in effects.written for t in given)
-
-
-def _mode() -> Any:
-    """What decides about results apart from arguments: the default dtype, and whether this thread flushes denormals."""
-    return torch.get_default_dtype(), _TINY * _ONE == 0

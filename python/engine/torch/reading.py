@@ -6,8 +6,8 @@ each of them gets depends on their order: then every item is read on the thread 
 from __future__ import annotations
 
 import contextlib
-import random
-import sys
+import contextvars
+import os
 import threading
 import time
 import warnings
@@ -15,10 +15,14 @@ from typing import Any, Callable, Iterator
 
 import torch
 
+from engine.errors import CancelledError
 from engine.sources import data_of
+
+from .generators import Own, draws
 
 LAZY = 2  # steps that are watched where none is profiled; fewer show nothing
 _AT_ONCE = 8  # ignored errors in a row without a pause, as of any stage
+_PATIENCE = 0.5  # seconds that a stage which ends waits for the thread that reads its loader
 
 
 class Slot:
@@ -37,17 +41,22 @@ class EndOfLoader(Exception):
 
 
 class Reading:
-    """Iterates over a loader for a stage. ``skip``: how many items are left out first, those whose errors are ignored among
-    them. ``watched``: how many steps run in turn with the reads because the stage profiles them; 0: none, so the first items
-    are given as slots, which the steps fill; below 0: nothing is watched. What a loader raises that is ``ignored`` is skipped
-    by the stage, and by this class where it fills slots.
+    """Iterates over a loader for a stage. ``own``: generators of the program's that loader and step have in common. ``skip``: how
+    many items are left out first, those whose errors are ignored among them. ``watched``: how many steps run in turn with the
+    reads because the stage profiles them; 0: none, so the first items are given as slots, which the steps fill; below 0: nothing
+    is watched. What a loader raises that is ``ignored`` is skipped by the stage, and by this class where it fills slots.
 
     Threads: one at a time iterates, and others may run steps. The loader is read by one at a time, without the lock, so that what
     a loader waits for may be the end of a step, or what the program does behind it.
     """
 
-    def __init__(self, loader: Iterator[Any], skip: int, watched: int, closed: Any, ignored: Any, budget: int) -> None:
+    def __init__(self, loader: Any, own: Own, skip: int, watched: int, closed: Any, ignored: Any, budget: int) -> None:
         self._loader, self._skip, self._closed, self._ignored, self._budget = loader, skip, closed, ignored, budget
+        self._items: Iterator[Any] | None = None  # of the loader; None: none was asked for, or the stage has ended
+        self._context: contextvars.Context | None = None  # in which the loader runs, on whichever thread; None: no step has begun
+        self._with_gradients = True  # the loader's mode, likewise
+        self._ended, self._process = False, os.getpid()
+        self._own, self._told = own, False
         self._lock = threading.Condition()  # for the fields
         self._reader = 0  # the thread that reads the loader; 0: none
         self._waiting: list[Slot] = []
@@ -59,6 +68,33 @@ class Reading:
         self.items = 0  # how many were read
         self.left_out = 0  # how many errors of the loader were ignored here
         self.error: BaseException | None = None  # what the loader ended with
+
+    def begin(self) -> None:
+        """A step is asked for, on the thread that iterates. The loop begins with the first one."""
+        if self._context is None:
+            self._context, self._with_gradients = contextvars.copy_context(), torch.is_grad_enabled()
+        if self.why and not self._told:
+            self._told = True  # before the warning, which may be an error
+            warnings.warn(f"engine.torch.smart_stage: {self.why}", stacklevel=3)
+
+    def end(self) -> None:
+        """Lets the loader go, and what it holds, such as files and worker processes: at once, or when the thread that reads it comes back,
+        which is waited for a while, because the program may use the same files now."""
+        if os.getpid() != self._process:  # a fork's child, where no thread reads
+            return
+        with self._lock:
+            self._ended = True
+            if self._reader != threading.get_ident():
+                self._lock.wait_for(lambda: not self._reader, _PATIENCE)
+            left = self._left_behind()
+        del left  # which runs what the loader does at its end
+
+    def _left_behind(self) -> Any:
+        left = None
+        if self._ended and not self._reader:
+            left, self._loader, self._items, self._context = (self._loader, self._items), None, None, None
+            self._own = {}
+        return left
 
     def __iter__(self) -> Reading:
         return self
@@ -104,17 +140,20 @@ class Reading:
                 if self._reader == me:
                     self._reader = 0
                     self._lock.notify_all()
+                left = self._left_behind()
+            del left
 
     def watched(self, step: Callable[[Any], Any], data: Any) -> Any:
         """Runs a step. Whether it draws random numbers is noted while steps are watched."""
         if not self._left:
             return step(data)
-        before = states()
+        drawn: set[str] = set()
         try:
-            return step(data)
+            with draws(self._own) as drawn:
+                return step(data)
         finally:
             with self._lock:
-                self._step |= drawn_from(before)
+                self._step |= drawn
                 self._left -= 1
                 self._judge()
 
@@ -125,7 +164,6 @@ class Reading:
                 f"the loader and the step both draw from {' and '.join(both)}, so each item is read just before its "
                 "step; give the loader a generator of its own and it is read ahead"
             )
-            warnings.warn(f"engine.torch.smart_stage: {self.why}", stacklevel=2)
         if both:
             self._lazy, self._left = True, 0
         elif not self._left:
@@ -164,41 +202,34 @@ class Reading:
                     time.sleep(min(1.0, 1e-3 * 2 ** (in_a_row - _AT_ONCE - 1)))
 
     def _read(self) -> Any:
+        """The next item, made in the loader's own context: what it sets there does not get to the steps, nor stay on another thread."""
+        if self._ended:
+            raise CancelledError("engine.torch.smart_stage: the stage has ended")
+        assert self._context is not None
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(self._with_gradients)
+        try:
+            return self._context.run(self._read_here)
+        finally:
+            self._with_gradients = torch.is_grad_enabled()
+            torch.set_grad_enabled(before)
+
+    def _read_here(self) -> Any:
+        if self._items is None:
+            self._items = iter(self._loader)
         while self._skip:
             self._skip -= 1
             with contextlib.suppress(*self._ignored):
-                next(self._loader)
+                next(self._items)
         # What the first read draws comes before the first step, whichever way items are read.
-        before = states() if self._left and self.items else None
-        data = next(self._loader)
+        if not self._left or not self.items:
+            data = next(self._items)
+            self.items += 1
+            return data
+        with draws(self._own) as drawn:
+            data = next(self._items)
         self.items += 1
-        if before is not None:
-            with self._lock:
-                self._source |= drawn_from(before)
-                self._judge()
+        with self._lock:
+            self._source |= drawn
+            self._judge()
         return data
-
-
-def states() -> dict[str, Any]:
-    """The states of the global generators."""
-    found: dict[str, Any] = {"torch's generator": torch.get_rng_state(), "Python's random": random.getstate()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        found["NumPy's generator"] = numpy.random.get_state()
-    if torch.cuda.is_initialized():
-        found["torch's generator of the GPU"] = torch.cuda.get_rng_state()
-    return found
-
-
-def drawn_from(before: dict[str, Any]) -> set[str]:
-    """The generators whose states are not as ``before``."""
-    now = states()
-    return {name for name, state in before.items() if not _equal(state, now[name])}
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, tuple):
-        return all(map(_equal, a, b))
-    return bool((a == b) if not hasattr(a, "tobytes") else a.tobytes() == b.tobytes())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import sys
 import threading
 import types
 from typing import Any, Callable, Iterator
@@ -17,6 +18,7 @@ from engine.extents import memory_of
 from engine.stages import exception_types
 
 from . import ahead, memory
+from .generators import in_common
 from .moving import Mover
 from .named import installed
 from .reading import LAZY, EndOfLoader, Reading, Slot
@@ -98,7 +100,9 @@ class SmartStage:
         judged = bool(ignored) or closed != SmartStageOptions.closed_exception_types  # then no step is profiled
         # Without a stage items are read in turn anyway.
         watched = -1 if options.do_smart_stage is False else 0 if judged else options.profile_steps
-        self._reading = Reading(iter(loader), skip, watched, closed, ignored, options.ignored_budget)
+        if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+            raise TypeError(f"engine.torch.smart_stage: a {type(loader).__name__} is no loader; something that can be iterated is expected")
+        self._reading = Reading(loader, in_common(step, loader), skip, watched, closed, ignored, options.ignored_budget)
         self._steps = engine.data.smart_stage(lambda item: run_ahead(item), self._reading, options)
         self._turns = _Turns(options.num_clients)
         self._left_out = 0  # errors of the loader that were ignored up to the last step, where the stage does not see them
@@ -124,6 +128,7 @@ class SmartStage:
         return self
 
     def __next__(self) -> Any:
+        self._reading.begin()
         self._making.here.calls = True
         with self._turns:
             self._making.mover.step()
@@ -173,8 +178,14 @@ class SmartStage:
         return in_turn + self._steps.explain() + calls
 
     def cancel(self) -> None:
-        """Ends now; items that were read ahead are dropped. May be repeated."""
+        """Ends now; items that were read ahead are dropped, and the loader is let go. Waits half a second for the thread that reads the
+        loader, and no longer, because the loader may wait for the program. May be repeated."""
         self._steps.cancel()
+        self._reading.end()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and hasattr(self, "_reading"):
+            self._reading.end()
 
     def __enter__(self) -> SmartStage:
         return self

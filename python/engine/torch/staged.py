@@ -41,7 +41,14 @@ class _Gone:
     over = True
 
 
-class Staged(Tensor):
+class _AsTensor(type(Tensor)):  # type: ignore[misc]
+    """A class of the program's takes no part in a call unless it derives from all classes in the call: as from Tensor, so from Staged."""
+
+    def __subclasscheck__(cls, other: Any) -> bool:
+        return other is not Tensor and type.__subclasscheck__(Tensor, other)
+
+
+class Staged(Tensor, metaclass=_AsTensor):
     """A tensor made from an item alone. It is a tensor in every way; calls on it go through its Program."""
 
     _item: Any = _Gone()  # that of a step is an attribute of the tensor
@@ -50,6 +57,8 @@ class Staged(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if len(types) > 1 and not {Tensor, cls}.issuperset(types):  # a class of the program's has a say, and knows torch's own alone
+            return func(*plain(args), **plain(kwargs or {}))
         # What Dynamo traces is compiled, and nobody sees its calls; nor is what it asks a tensor for a call of the step.
         if not torch.compiler.is_dynamo_compiling() and TracingContext.try_get() is None:
             first = _live(args)

@@ -18,6 +18,7 @@ from . import adapter, glance
 from .calls import Unsupported
 from .glance import Glance
 from .named import names_of
+from .numerics import mode
 from .optimizers import RATES, hooks_of, rule_of, settings, steps_of
 from .overlaps import Memory
 from .stand_ins import Attributes
@@ -64,10 +65,9 @@ def used_by(function: types.FunctionType) -> Iterator[Any]:
 
 def around() -> tuple[Any, ...]:
     """What a program sets around a call, and a step may ask for or depend on."""
-    return (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_autocast_dtype("cpu"), torch.are_deterministic_algorithms_enabled(), torch._C._get_mkldnn_enabled(),
-            torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled(), torch._C._get_mem_efficient_sdp_enabled(),
-            torch._C._get_cudnn_sdp_enabled(), torch.get_float32_matmul_precision(),
-            *(mode.device for mode in _get_current_function_mode_stack()))  # fmt: skip
+    kernels = mode()[1:]  # whether a thread flushes denormal numbers is its own affair: workers run a plan, too
+    return (torch.is_grad_enabled(), torch.get_autocast_dtype("cpu"), torch.get_float32_matmul_precision(), *kernels,
+            *(context.device for context in _get_current_function_mode_stack()))  # fmt: skip
 
 
 def _autocast() -> Any:

@@ -7,6 +7,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from engine.extents import PLAIN, extents, overlap
+
 _SMALL = 65_536  # elements: tensors of one dimension up to this size from outside are compared by their values
 Note = tuple[int, Tensor, Optional[Tensor], int]  # version, a view, values, storage
 
@@ -55,6 +57,14 @@ def storage(tensor: Tensor) -> int:
 def marks(made: Any) -> Any:
     """The versions of what a node made."""
     return tuple(map(version, made)) if isinstance(made, (tuple, list)) else version(made)
+
+
+def own(flat: list[Any]) -> list[Tensor | None]:
+    """Of an item's leaves the tensors that can be Staged; None for what else there is, such as a tensor with the memory of an array beside
+    it, whose changes nothing counts."""
+    leaves = [t if is_plain(t) else None for t in flat]
+    arrays = [extent for leaf in flat if not isinstance(leaf, (Tensor, *PLAIN)) for extent in extents(leaf) or ()]
+    return [None if t is not None and overlap(extents(t) or [], arrays) else t for t in leaves] if arrays else leaves
 
 
 def is_plain(data: Any) -> bool:

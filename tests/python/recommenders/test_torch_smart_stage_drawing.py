@@ -1,6 +1,7 @@
 """engine.torch.smart_stage where the loader draws random numbers, the step does, or both do from one generator."""
 
 import random
+import time
 import warnings
 
 import pytest
@@ -10,6 +11,7 @@ from small_files import one_thread  # noqa: F401 - a fixture; skips the file whe
 import numpy
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 import engine
@@ -75,8 +77,65 @@ def two_generators():
     return (row * random.random() for row in rows()), dropout, ""
 
 
+def a_step_that_forks():
+    def step(x):
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            time.sleep(0.002)
+            return x.sum().item(), torch.rand(4).sum().item()
+
+    return drawn(), step, "torch's generator"
+
+
+def a_checkpointed_step():
+    layer = torch.nn.Linear(4, 4)
+    return drawn(), lambda x: checkpoint(layer, x.requires_grad_(), use_reentrant=False).sum().backward() or x.sum().item(), "torch's generator"
+
+
+def a_step_that_puts_pythons_state_back():
+    def step(x):
+        before = random.getstate()
+        random.seed(5)
+        time.sleep(0.002)
+        noise = random.random()
+        random.setstate(before)
+        return x.sum().item(), noise
+
+    return (row * random.random() for row in rows()), step, "Python's random"
+
+
+def numpys_own():
+    rng = numpy.random.default_rng(1)
+    return (row * rng.random() for row in rows()), lambda x: (x * rng.random()).sum().item(), "numpy's Generator number 1"
+
+
+def torchs_own():
+    rng = torch.Generator().manual_seed(1)
+    return (row * torch.rand(1, generator=rng) for row in rows()), lambda x: (x * torch.rand(4, generator=rng)).sum().item(), "torch's Generator"
+
+
+def a_datasets_own():
+    rng = random.Random(1)
+
+    class Noisy(torch.utils.data.Dataset):
+        def __len__(self):
+            return 16
+
+        def __getitem__(self, i):
+            return rows()[i] + rng.random()
+
+    return DataLoader(Noisy(), batch_size=2), lambda x: (x * rng.random()).sum().item(), "random's Random"
+
+
+def in_common_and_only_the_loader_draws():
+    rng = numpy.random.default_rng(1)
+    return (row * rng.random() for row in rows()), lambda x: (x * 2).sum().item() if rng else 0, ""
+
+
 @pytest.mark.parametrize("kind", [a_loader_and_a_step, an_augmenting_loader, pythons_random, numpys_generator, a_loader_alone,
-                                  a_step_alone, a_shuffled_loader_and_a_step, two_generators])  # fmt: skip
+                                  a_step_alone, a_shuffled_loader_and_a_step, two_generators, a_step_that_forks, a_checkpointed_step,
+                                  a_step_that_puts_pythons_state_back, numpys_own, torchs_own, a_datasets_own,
+                                  in_common_and_only_the_loader_draws])  # fmt: skip
 def test_numbers_are_those_of_the_loop_in_turn(kind):
     def seeded():
         torch.manual_seed(3)
@@ -97,6 +156,39 @@ def test_numbers_are_those_of_the_loop_in_turn(kind):
         assert (IN_TURN + which in steps.explain() and IN_TURN + which in steps.report["in_turn"]) if which else not steps.report["in_turn"]
         assert steps.position == steps.stats()["position"] == len(expected)
         assert list(steps) == []
+
+
+@pytest.mark.parametrize("options", WAYS)
+def test_a_loader_begins_with_its_loop(options):
+    def run(stage):
+        torch.manual_seed(3)
+        shuffled, valid = stage(dropout, DataLoader(rows(), batch_size=2, shuffle=True)), stage(doubled, DataLoader(rows(), batch_size=2))
+        torch.manual_seed(7)
+        return list(shuffled) + list(valid) + [torch.rand(()).item()]
+
+    def in_turn(step, loader):
+        for x in loader:
+            yield step(x)
+
+    assert run(lambda step, loader: engine.torch.smart_stage(step, loader, **options)) == run(in_turn)
+    with pytest.raises(TypeError, match="a int is no loader"):
+        engine.torch.smart_stage(doubled, 7, **options)
+
+
+@pytest.mark.parametrize("options", WAYS)
+def test_a_warning_that_is_an_error_loses_no_item(options):
+    torch.manual_seed(3)
+    expected = [dropout(x) for x in drawn()]
+    torch.manual_seed(3)
+    steps, told, seen = engine.torch.smart_stage(dropout, drawn(), **options), [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        while len(seen) < len(expected):
+            try:
+                seen.append(next(steps))
+            except UserWarning as warning:
+                told.append(str(warning))
+    assert seen == expected and len(told) == 1 and IN_TURN in told[0]
 
 
 @pytest.mark.filterwarnings("ignore:engine.torch.smart_stage")

@@ -2,10 +2,12 @@
 goes with a stage that the program forgets."""
 
 import collections
+import contextvars
 import copy
 import gc
 import queue
 import threading
+import time
 import types
 import weakref
 
@@ -15,6 +17,10 @@ from small_files import PATIENCE, one_thread  # noqa: F401 - a fixture; skips th
 
 import numpy
 import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import engine.torch
 
@@ -54,7 +60,16 @@ def with_attributes_of_some():
     return [{"x": x, "y": x + 1} for x in given], lambda batch: step(batch["x"]) + (batch["y"] * 3).tanh().sum().item()
 
 
-@pytest.mark.parametrize("kind", [sparse, compressed_rows, nested, made_sparse_by_the_step, with_attributes, with_attributes_of_some])
+def beside_an_array_with_its_memory():
+    def step(batch):
+        batch["raw"] -= batch["raw"].mean()
+        return (batch["x"] * 2).abs().sum().item()
+
+    return [{"raw": x.numpy(), "x": x} for x in rows()], step
+
+
+@pytest.mark.parametrize("kind", [sparse, compressed_rows, nested, made_sparse_by_the_step, with_attributes, with_attributes_of_some,
+                                  beside_an_array_with_its_memory])  # fmt: skip
 def test_steps_are_those_of_the_loop_in_turn(kind):
     given, step = kind()
     expected = [step(x) for x in given]
@@ -115,11 +130,91 @@ def a_transform(x):
 @pytest.mark.parametrize("step", [by(a_view_under_autocast), by(an_array_under_autocast), by(lambda y: y.expand_as(W).mul_(3)),
                                   by(lambda y: y[numpy.int64(0)].zero_()), by(lambda y: engine.torch.plain(y).mul_(3)),
                                   by(lambda y: copy.copy(y).mul_(3)), lambda x: (copy.copy(x).mul_(3).sum().item(), (x * 2).sum().item()),
+                                  by(lambda y: y.apply_(lambda v: v * v)), by(lambda y: y.map_(W.detach(), lambda a, b: a * 10 + b)),
                                   with_gradients_behind_no_grad, a_transform, other_data])  # fmt: skip
 def test_calls_on_other_tensors_with_the_memory_of_the_items(step):
     expected = [step(x) for x in rows(40)]
     for options in WAYS:
         assert list(engine.torch.smart_stage(step, rows(40), **options)) == expected, options
+
+
+FROZEN = torch.ones(4, 2)
+
+
+class Rounded(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        return made.bfloat16().float() if isinstance(made, torch.Tensor) and made.dtype == torch.float32 else made
+
+
+def rounded(x):
+    with Rounded():
+        y = x * 1.2345
+    return y.sum().item(), (x * 2).sum().item()
+
+
+def counted(x):
+    with FlopCounterMode(display=False) as flops:
+        y = x @ FROZEN
+    return flops.get_total_flops(), y.sum().item()
+
+
+def attention_by_formula(x):
+    y = x.view(1, 1, 3, 4) * 2
+    with sdpa_kernel(SDPBackend.MATH):
+        made = F.scaled_dot_product_attention(y, y, y)
+    return made.view(-1).tolist(), (x * 2).sum().item()
+
+
+def filled_with_nan(x):
+    torch.use_deterministic_algorithms(True)
+    try:
+        return torch.empty_like(x).isnan().all().item(), (x * 2).sum().item()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+class Percent(torch.Tensor):
+    """Products with it are divided by 100."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            made = func(*args, **(kwargs or {}))
+        return made / 100 if func in (torch.Tensor.mul, torch.Tensor.__mul__, F.embedding) else made
+
+
+class Meters(torch.Tensor):
+    seen = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(getattr(func, "__name__", ""))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+RATE, LENGTH = torch.full((4,), 7.0).as_subclass(Percent), torch.ones(4).as_subclass(Meters)
+
+
+def of_another_class(x):
+    Meters.seen.clear()
+    made = [x * RATE, RATE * x, F.embedding(x[0].long().clamp(0), RATE[:, None]), x * LENGTH, LENGTH * x, torch.cat([x[0], LENGTH]), x * 2]
+    seen = list(Meters.seen)
+    return [type(engine.torch.plain(y)).__name__ for y in made], [y.as_subclass(torch.Tensor).tolist() for y in made], seen
+
+
+@pytest.mark.parametrize("step", [rounded, counted, attention_by_formula, filled_with_nan, of_another_class])
+def test_modes_settings_and_classes_of_the_programs(step):
+    expected = [step(x) for x in rows(40)]
+    for options in WAYS:
+        assert list(engine.torch.smart_stage(step, rows(40), **options)) == expected, options
+
+
+def test_a_step_that_changes_settings_runs_whole_and_says_so():
+    steps = engine.torch.smart_stage(attention_by_formula, rows(40), **AT_ONCE)
+    list(steps)
+    assert "in the step scaled_dot_product_attention: is called with other settings of PyTorch than its step began with" in steps.explain()
+    assert "no call of it, because the step changes settings of PyTorch" in steps.explain()
 
 
 class Scaled(collections.namedtuple("Scaled", "x")):
@@ -163,6 +258,89 @@ def test_a_loader_may_wait_for_what_the_program_does_with_a_step(options):
         seen.append(answer)
         answers.put(answer)
     assert seen == pytest.approx([(8 / 7) ** n for n in range(1, 21)]) and closed
+
+
+def with_errstate():
+    with numpy.errstate(divide="raise"):
+        for i in range(24):
+            try:
+                yield torch.from_numpy(numpy.ones(3) / numpy.array([1.0, 2.0, i % 5]))
+            except FloatingPointError:
+                yield torch.zeros(3)
+
+
+def with_a_context_variable():
+    fold = contextvars.ContextVar("fold", default=0)
+    token = fold.set(3)
+    try:
+        for i in range(24):
+            yield torch.tensor([float(i * fold.get())])
+    finally:
+        fold.reset(token)
+
+
+def with_no_grad():
+    weight = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        for i in range(24):
+            yield weight * i
+
+
+@pytest.mark.parametrize("loader", [with_errstate, with_a_context_variable, with_no_grad])
+@pytest.mark.parametrize("options", WAYS)
+def test_what_a_loader_sets_for_itself_goes_with_it_from_thread_to_thread(loader, options):
+    step = lambda x: (x.requires_grad, (x * 2).sum().item())  # noqa: E731
+    expected = list(map(step, loader()))
+    assert list(engine.torch.smart_stage(step, loader(), **options)) == expected
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("options", WAYS)
+@pytest.mark.parametrize("ends", ["with", "cancel", "break"])
+def test_at_its_end_a_stage_lets_its_loader_go(ends, options):
+    closed = threading.Event()
+
+    def loader():
+        try:
+            yield from rows(1000)
+        finally:
+            closed.set()
+
+    steps = engine.torch.smart_stage(lambda x: x.sum().item(), loader(), **options)
+    if ends == "with":
+        with steps:
+            next(steps)
+    elif ends == "cancel":
+        next(steps)
+        steps.cancel()
+    else:
+        for _ in zip(range(12), steps):
+            pass
+        del steps
+    assert closed.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("options", WAYS)
+def test_behind_a_break_no_thread_reads(options):
+    class Rows(torch.utils.data.Dataset):
+        inside = 0
+
+        def __len__(self):
+            return 60
+
+        def __getitem__(self, i):
+            self.inside += 1
+            time.sleep(0.002)
+            alone, self.inside = self.inside == 1, self.inside - 1
+            return torch.tensor(alone)
+
+    data = Rows()
+    for _ in range(3):
+        for n, alone in enumerate(engine.torch.smart_stage(lambda x: x.all().item(), torch.utils.data.DataLoader(data, batch_size=2), **options)):
+            assert alone and data.inside in (0, 1)
+            if n == 12:
+                break
+        assert data.inside == 0
 
 
 class Held:
