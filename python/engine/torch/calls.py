@@ -75,6 +75,7 @@ class Call:
     reads: set[Any] = field(default_factory=set)
     writes: set[Any] = field(default_factory=set)
     looks_only: bool = False  # a view, or a size: it touches no data
+    may_copy: bool = False  # a view, or a copy where none is possible
     takes_gil: bool = False
     grad_mode: bool = False  # below autograd, too, the kernel asks for it
     from_list: bool = False
@@ -176,6 +177,7 @@ def _operator(node: Node, op: torch._ops.OpOverload) -> Call:
     made = set(storages(results)) - call.reads
     is_tensor = any(isinstance(v, torch.Tensor) for v in tree_leaves(results))
     call.looks_only = schema.name in SIZES or (is_tensor and not made and not call.writes)
+    call.may_copy = op is torch.ops.aten.reshape.default
     call.writes |= made
     if torch.Tag.nondeterministic_seeded in op.tags:
         call.writes.add(RANDOM)

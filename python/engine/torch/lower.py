@@ -11,11 +11,27 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
 
-from .calls import NOTHING, Call, Unsupported, argument, call_of, storages
+from .calls import NOTHING, RANDOM, Call, Unsupported, argument, call_of, storages
+from .failures import raised_by
 from .options import Options
 from .products import kernel_of, product_of
 from .updates import Update, native_of, updates_of
+
+
+# A stand-in may lie otherwise in memory than the tensor that its operator makes, as behind a batch norm of a tensor that was turned.
+_aten = torch.ops.aten
+_COPYING = {_aten.view.default: _aten.reshape.default, _aten._unsafe_view.default: _aten.reshape.default}
+_BY_STRIDES = {_aten.as_strided.default, _aten._reshape_alias.default}
+
+
+def let_views_copy(module: GraphModule) -> None:
+    """What is a view of a stand-in may need a copy of the tensor, which reshape makes where it must, as it does eagerly."""
+    for node in module.graph.nodes:
+        if node.target in _COPYING:
+            node.target = _COPYING[node.target]
+    module.recompile()
 
 
 @dataclass
@@ -73,6 +89,7 @@ class Lowering:
         self.inputs: list[int] = []
         self.outputs: list[tuple[str, Any]] = []
         self.writer: dict[Any, int] = {}
+        self.maker: dict[Any, int] = {}  # the first that has written it
         self.users: dict[Any, set[int]] = defaultdict(set)
         self.groups: dict[int, int] = {}
         self.given: set[Any] = set()  # storages of the inputs
@@ -134,6 +151,10 @@ class Lowering:
             self.slots[node] = self.slots[node.args[0]]  # type: ignore[index]
             return
         call = call_of(node)
+        if node.target in _BY_STRIDES:
+            self.refuse_if_unsure(call)
+        if raised_by(node):
+            call.reads.add(RANDOM)  # so that its error finds as many random numbers drawn as eagerly
         number = len(self.calls)
         reads = sorted({self.slots[n] for n in node.all_input_nodes})
         producers = {self.made_in[s] for s in reads} - {None}
@@ -141,7 +162,7 @@ class Lowering:
         if call.looks_only and not producers:
             step = None
             self.prologue.append(number)
-        elif call.looks_only and len(producers) == 1:
+        elif call.looks_only and len(producers) == 1 and not (call.may_copy and self.rewritten(call, producers)):
             step = producers.pop()
         else:
             step = self.step_of(node)
@@ -154,6 +175,19 @@ class Lowering:
             self.state.append(number)
         self.calls.append(call)
         self.specs.append(self.spec(call, step, changes))
+
+    def refuse_if_unsure(self, call: Call) -> None:
+        """Unsupported for a view by the strides of a stand-in where those of the tensor may be others: where what it was made of is not
+        contiguous, or it is not itself. What has one dimension is, as is what was asked for as such."""
+        for made in {self.calls[self.steps[self.maker[thing]].calls[0]].node for thing in call.reads if thing in self.maker}:
+            of = [] if made.kwargs.get("memory_format") is torch.contiguous_format else made.all_input_nodes
+            tensors = [t for n in (made, *of) for t in tree_leaves(n.meta.get("val")) if isinstance(t, torch.Tensor) and t.layout is torch.strided]
+            if any(t.dim() > 1 for t in tensors[:1]) and not all(t.is_contiguous() for t in tensors):
+                raise Unsupported(f"{call.name}, whose strides may be others than in the capture")
+
+    def rewritten(self, call: Call, producers: set[Any]) -> bool:
+        """Whether others have changed what a call reads since it was made, so that a copy at that place would be too early."""
+        return any(self.writer.get(thing) not in producers for thing in self.things(call.reads))
 
     def update(self, update: Update) -> None:
         """Several calls of the graph as one, which updates rows of a table."""
@@ -189,6 +223,7 @@ class Lowering:
         for thing in writes:
             before |= self.users.pop(thing, set())
             self.writer[thing] = step
+            self.maker.setdefault(thing, step)
         for thing in reads - writes:
             self.users[thing].add(step)
         self.steps[step].before |= before - {step}

@@ -17,7 +17,7 @@ import engine
 from .. import _core
 from . import adapter
 from .calls import Unsupported, asks_for_grad_mode, line_of
-from .lower import Lowered, lower
+from .lower import Lowered, let_views_copy, lower
 from .memory import keep_freed_memory
 from .modes import IN_ORDER, IN_TURN, INDUCTOR, WORKERS
 from .options import Options
@@ -51,6 +51,7 @@ class Program:
     """``run(inputs, mode)`` runs the graph and returns its outputs. ``why_not``: why it runs as Python calls; else ''."""
 
     def __init__(self, module: GraphModule, options: Options, name: str) -> None:
+        let_views_copy(module)
         self.module, self.options, self.name = module, options, name
         self.why_not = ""
         self.lowered: Lowered | None = None

@@ -91,3 +91,33 @@ def test_changes_that_had_been_made_are_counted(forced):
 
     with pytest.raises(KeyError):
         compiled(net)(torch.ones(2), torch.ones(2), torch.full((2,), 90.0))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_random_numbers_behind_an_error_are_those_of_eager(forced, mode):
+    forced(mode)
+
+    def trained(compile):
+        torch.manual_seed(0)
+        chain, table, drop = nn.Sequential(*[nn.Linear(256, 256) for _ in range(8)]), nn.Embedding(5, 256), nn.Dropout(0.5)
+        optimizer = torch.optim.SGD([*chain.parameters(), *table.parameters()], lr=0.1)
+
+        def step(x, ids):
+            optimizer.zero_grad()
+            made = chain(x)
+            made = made + table(ids + (made[:, 0] * 0).long())  # comes late
+            loss = (made + drop(x)).square().mean()  # and this waits for nothing
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step, seen = compile(step), []
+        for i in range(6):
+            try:
+                seen.append(step(torch.randn(64, 256), torch.full((64,), 9 if i == 3 else 1)).detach())
+            except IndexError:
+                seen.append("IndexError")
+            seen.append(torch.get_rng_state())
+        return seen
+
+    same(trained(lambda step: engine.torch.compile_step(step, options={"workers": 2})), trained(lambda step: step))
