@@ -106,7 +106,7 @@ def product_of(call: Call, options: Options) -> tuple[Any, ...] | None:
     form = form_of(call, options.weights == "fixed")
     if form is None or not LEAST <= form.work <= MOST:
         return None
-    trials = tried(form, options.intra_op_threads or torch.get_num_threads())
+    trials = tried(form, options.intra_op_threads or torch.get_num_threads(), precisions()[0])
     taken = [t for t in trials if t.other <= FASTER * t.torch and (t.equal or options.products == "fast")]
     return form.spec(min(taken, key=lambda t: t.other / t.torch).depth) if taken else None
 
@@ -116,10 +116,17 @@ def kernel_of(product: tuple[Any, ...] | None) -> str:
     return "" if product is None else "oneDNN's brgemm" if product[-1] else "oneDNN's matmul"
 
 
+def precisions() -> tuple[str, str, str]:
+    """With how many bits torch's kernels may multiply float32 numbers on the CPU: in products, convolutions and recurrent layers. Whichever
+    way the program has said it: torch.get_float32_matmul_precision() raises where the backends were told."""
+    asked = torch._C._get_fp32_precision_getter
+    return asked("mkldnn", "matmul"), asked("mkldnn", "conv"), asked("mkldnn", "rnn")
+
+
 @functools.cache
-def tried(form: Form, threads: int) -> tuple[Trial, ...]:
+def tried(form: Form, threads: int, precision: str) -> tuple[Trial, ...]:
     """The kernels on random numbers: timed with one thread, and equal only if they are with so many, too. Empty where
-    there is no other than torch's."""
+    there is no other than torch's. ``precision``: of torch's, while they are tried."""
     native = adapter.load()
     if native is None:
         return ()

@@ -21,6 +21,7 @@ from .named import names_of
 from .numerics import mode
 from .optimizers import RATES, hooks_of, rule_of, settings, steps_of
 from .overlaps import Memory
+from .products import precisions
 from .stand_ins import Attributes
 from .surroundings import Surroundings
 
@@ -66,7 +67,7 @@ def used_by(function: types.FunctionType) -> Iterator[Any]:
 def around() -> tuple[Any, ...]:
     """What a program sets around a call, and a step may ask for or depend on."""
     kernels = mode()[1:]  # whether a thread flushes denormal numbers is its own affair: workers run a plan, too
-    return (torch.is_grad_enabled(), torch.get_autocast_dtype("cpu"), torch.get_float32_matmul_precision(), *kernels,
+    return (torch.is_grad_enabled(), torch.get_autocast_dtype("cpu"), *precisions(), *kernels,
             *(context.device for context in _get_current_function_mode_stack()))  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def called(step, x):
 def needs_matmul():
     """oneDNN's matmul refuses float32 on some processors, as those without AVX-512; no trial finds it there."""
     form = Form(False, 64, 128, 256, (128, 1), (256, 1))
-    if not any(trial.depth == 0 for trial in tried(form, 1)):
+    if not any(trial.depth == 0 for trial in tried(form, 1, "none")):
         pytest.skip("torch's matmul by oneDNN does not run on this processor")
 
 
@@ -47,7 +47,7 @@ def told(monkeypatch):
     def tell(trial):
         if trial and trial.depth == 0:
             needs_matmul()
-        monkeypatch.setattr(products, "tried", lambda form, threads: (trial,) if trial else ())
+        monkeypatch.setattr(products, "tried", lambda form, threads, precision: (trial,) if trial else ())
 
     return tell
 
@@ -76,7 +76,7 @@ def test_the_fastest_of_the_kernels_that_may_be_taken_is(forced, monkeypatch):
     needs_matmul()
     forced("in turn")
     trials = (Trial(4.0, 2.0, True, 64), Trial(4.0, 1.0, False))
-    monkeypatch.setattr(products, "tried", lambda form, threads: trials)
+    monkeypatch.setattr(products, "tried", lambda form, threads, precision: trials)
     for asked, by in (("exact", "oneDNN's brgemm"), ("fast", "oneDNN's matmul")):
         step = step_of(wide(), products=asked)
         for _ in range(3):
@@ -88,7 +88,7 @@ def test_the_fastest_of_the_kernels_that_may_be_taken_is(forced, monkeypatch):
 
 def test_small_products_are_not_tried(forced, monkeypatch):
     forced("in turn")
-    monkeypatch.setattr(products, "tried", lambda form, threads: pytest.fail(f"{form} was tried"))
+    monkeypatch.setattr(products, "tried", lambda form, threads, precision: pytest.fail(f"{form} was tried"))
     step = step_of(nn.Linear(8, 8))
     for _ in range(2):
         step(torch.ones(4, 8))
@@ -174,7 +174,7 @@ def test_onednn_switched_off_is_not_used(forced, told):
 
 def test_other_types_and_other_sums_are_left_to_torch(forced, monkeypatch):
     forced("in turn")
-    monkeypatch.setattr(products, "tried", lambda form, threads: pytest.fail(f"{form} was tried"))
+    monkeypatch.setattr(products, "tried", lambda form, threads, precision: pytest.fail(f"{form} was tried"))
 
     def scaled(a, b):
         return torch.addmm(a, b, b, alpha=2)
@@ -248,16 +248,16 @@ def test_few_numbers_that_are_equal_by_chance_are_not_taken_for_equal(monkeypatc
     for rows, others, equal in ((1, 1, False), (64, 64, True)):
         kernels = Kernels()
         monkeypatch.setattr(adapter, "load", lambda kernels=kernels: kernels)
-        trials = tried(Form(False, rows, 77, others, (77, 1), (others, 1)), 1)
+        trials = tried(Form(False, rows, 77, others, (77, 1), (others, 1)), 1, "none")
         assert [trial.equal for trial in trials] == [equal] * len(trials) and trials
 
 
 def test_a_trial_draws_none_of_the_programs_random_numbers_and_is_made_once():
     form = Form(True, 64, 96, 96, (96, 1), (1, 96))
     before = torch.random.get_rng_state()
-    trials = tried(form, 2)
+    trials = tried(form, 2, "none")
     same(before, torch.random.get_rng_state())
-    assert tried(form, 2) is trials
+    assert tried(form, 2, "none") is trials
     assert all(trial.torch > 0 and trial.other > 0 for trial in trials)
 
 
