@@ -21,7 +21,7 @@ from . import adapter
 from .calls import Unsupported
 
 ALWAYS = (torch.Tensor, nn.Module, Optimizer)  # told apart by which they are; what they hold is looked at elsewhere
-_SHORT = {type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format, range}
+_SHORT = {type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range}
 _PLAIN = _SHORT | {torch.Tensor, nn.Parameter, float, complex}
 ALLOWED = ("tensors, numbers, strings, None, types, modules and optimizers, in tuples, lists, dicts, named tuples, dataclasses and "
            "UserDicts, are allowed")  # fmt: skip
@@ -90,8 +90,13 @@ def flat(data: Any) -> tuple[list[Any], Spec]:
         raise Unsupported("data that contains itself") from None
 
 
+def _is_size(data: Any) -> bool:
+    """Of a torch.Size torch would make a tuple."""
+    return type(data) is torch.Size
+
+
 def _flat(data: Any) -> tuple[list[Any], Spec]:
-    leaves, outer = tree_flatten(data)
+    leaves, outer = tree_flatten(data, is_leaf=_is_size)
     if all(type(leaf) in _PLAIN for leaf in leaves):
         return leaves, Spec(outer, (), len(leaves))
     out: list[Any] = []

@@ -41,6 +41,14 @@ class Unsupported(Exception):
             _here.refused.append((type(self), why))
 
 
+class NotYet(Unsupported):
+    """What an eager call makes, and the next one can be captured: the state of an optimizer for a parameter."""
+
+
+class SetBack(NotYet):
+    """The step puts modules into training or evaluation by itself, and was called while they were otherwise."""
+
+
 @contextlib.contextmanager
 def refusals_raised() -> Iterator[None]:
     """Raises at its end what was Unsupported inside on this thread, also where a step has handled that as an error of its own."""

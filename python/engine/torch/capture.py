@@ -21,9 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from .arguments import LEFT_OUT, Spec, Unseen, flat, returnable
-from .calls import Unsupported, is_torch, line_of, refusals_raised, refused, storages
+from .calls import NotYet, SetBack, Unsupported, is_torch, line_of, refusals_raised, refused, storages
 from .drawing import ordered_draws
 from .failures import look_at_classes, refuse_if_handled
+from .finish import Numbers, Taken, finish
 from .groups import Groups, led
 from .modes import EAGER, IN_ORDER
 from .optimizers import Part, counted
@@ -46,6 +47,7 @@ class Captured:
     constants: list[Any] = field(default_factory=list)  # by output: what is no tensor, or None
     afterwards: list[Callable[[], None]] = field(default_factory=list)  # what Python has to do once a step has been done
     held: list[int | None] = field(default_factory=list)  # by tensor: which of the state's it is, or None
+    needing: list[int] = field(default_factory=list)  # which leaves of the arguments require gradients
     writes: bool = False  # whether it changes its arguments
     without: list[torch.Tensor] = field(default_factory=list)  # that must have no gradient yet: the step would add to it
     rates: list[tuple[Any, int, dict[str, Any]]] = field(default_factory=list)  # that the step reads: optimizer, group, values
@@ -56,9 +58,11 @@ class Captured:
         """What is no longer as this one needs it, though others may; '' if nothing."""
         if any(len(part.counts()) > 1 for part, _ in self.numbers):
             return "how often an optimizer has updated each parameter"
+        if any(part.switched() for part, _ in self.numbers):
+            return "whether an optimizer has momentum"
         for optimizer, group, rates in self.rates:
             if not all(same(rate, optimizer.param_groups[group].get(name)) for name, rate in rates.items()):
-                return "a learning rate that it reads"
+                return "a learning rate or another number of an optimizer that it reads"
         return ""
 
     def clear(self) -> None:
@@ -70,15 +74,11 @@ class Captured:
         tensors = [leaves[i] for i in self.tensors]
         if [self.state.number.get(id(t)) for t in tensors] != self.held:
             return EAGER
-        if any(t.grad is not None for t in self.without):
+        if any(t.grad is not None for t in self.without) or has_gradient([leaves[i] for i in self.needing]):
             return EAGER
         memory = self.state.memory
         assert memory
         return IN_ORDER if memory.met(tensors, self.writes) else ""
-
-
-class NotYet(Unsupported):
-    """What an eager call makes, and the next one can be captured: the state of an optimizer for a parameter."""
 
 
 class _Kept(dict[str, Any]):
@@ -86,19 +86,6 @@ class _Kept(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         raise NotYet(f"an optimizer keeps no '{name}' of a parameter yet")
-
-
-class _Numbers:
-    """Stands for the numbers of a run while it is captured: each is a float of its own, which is found again in the
-    graph."""
-
-    def __init__(self) -> None:
-        self.marks: dict[float, int] = {}
-
-    def mark(self) -> float:
-        value = 3.0e-5 + (len(self.marks) + 1) * 1.1102230246251565e-13
-        self.marks[value] = len(self.marks)
-        return value
 
 
 class _Tracing:
@@ -111,7 +98,7 @@ class _Tracing:
         self.counts = counts  # by ids of an optimizer and a parameter: how often the one had updated the other before
         self.done: Counter[tuple[int, int]] = Counter()  # likewise: in this step
         self.updated: set[int] = set()  # ids of parameters
-        self.marks = _Numbers()
+        self.marks = Numbers()
         self.numbers: list[tuple[Part, list[str]]] = []
         self.rates: list[tuple[Any, int, dict[str, Any]]] = []
         self.left: list[torch.Tensor] = []  # parameters whose gradients the step leaves in .grad
@@ -192,14 +179,15 @@ class _Tracing:
             if closure is not None:
                 raise Unsupported("an optimizer that is given a closure")
             groups.check()
-            for number, group in enumerate(groups.stand_ins):
+            for number, stand_in in enumerate(groups.stand_ins):
+                group = dict(dict.items(stand_in))  # reading it is not the step's
                 updated = [p for p in group["params"] if self.of(p).grad is not None]
                 parts: dict[Any, list[Any]] = {}  # by how often they have been updated, on which numbers of the run depend
                 for p in updated:
                     both = id(optimizer), id(p)
                     parts.setdefault((self.counts.get(both), self.done[both]) if rule.counts else (None, 0), []).append(p)
                 for (_, done), part in parts.items():
-                    self.update(Part(optimizer, rule, number, part, done), group)
+                    self.update(Part(optimizer, rule, number, part, done, bool(group.get("momentum"))), group)
 
         return step
 
@@ -220,7 +208,7 @@ class _Tracing:
                 if gradient.is_sparse not in rule.sparse:
                     kind = "sparse" if gradient.is_sparse else "dense"
                     raise Unsupported(f"{type(optimizer).__name__} with {kind} gradients")
-                kept = {name: value for name, value in optimizer.state.get(p, {}).items() if value is not None}
+                kept = {name: value for name, value in dict.items(optimizer.state.get(p, {})) if value is not None}
                 rule.update(self.of(p), gradient, _Kept(kept), group, number)
         self.numbers.append((part, list(names)))
 
@@ -310,6 +298,11 @@ class _Calls(TorchFunctionMode):
         return value
 
 
+def has_gradient(arguments: list[torch.Tensor]) -> bool:
+    """Whether one that a step may send a gradient to comes with one, to which eager would add."""
+    return any(t.requires_grad and t.is_leaf and t.grad is not None for t in arguments)
+
+
 def _line() -> tuple[str, int, str]:
     frame = sys._getframe(2)
     while frame.f_back and is_torch(frame.f_code.co_filename):
@@ -342,20 +335,14 @@ def _captured(step: Callable[..., Any], state: State, leaves: list[Any], spec: S
         gradients = [torch.empty_like(t) if i in lent else there[i] for i, t in enumerate(state.tensors)]
         try:
             return _traced(step, state, leaves, spec, gradients, without, made)
-        except _Taken as taken:
+        except Taken as taken:
             used = lent & taken.numbers
+        except SetBack:
+            raise
         except Exception:  # as where an optimizer would update what has no gradient
             used = lent
         without, lent = without | used, lent - used if used else set()
     return _traced(step, state, leaves, spec, there, without, made)
-
-
-class _Taken(Unsupported):
-    """The step adds to gradients that were there before, or updates a parameter with them."""
-
-    def __init__(self, numbers: set[int]) -> None:
-        super().__init__("gradients that are added up over several steps")
-        self.numbers = numbers
 
 
 def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spec, gradients: list[Any], without: set[int],
@@ -393,6 +380,8 @@ def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
         return results
 
     # An object of its own for each: one that is also a constant, or given twice, would be taken for the same input.
+    if has_gradient([leaves[i] for i in places]):
+        raise NotYet("an argument that has a gradient already, to which a run would not add")
     counts = state.counts()
     inputs = [_of_its_own(leaves[i]) for i in places]
     for tensor in state.tensors:
@@ -410,12 +399,16 @@ def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
     for value in told["constants"]:
         returnable(value)
     constants = {n: operator.attrgetter(str(n.target))(module) for n in module.graph.find_nodes(op="get_attr")}
+    (output,) = module.graph.find_nodes(op="output")
+    if any(isinstance(made, FakeTensor) for made in [*constants.values(), *tree_leaves(output.args)]):
+        raise Unsupported("it computes with tensors on another thread, as of a pool, whose calls no capture sees; make these calls one after "
+                          "the other")  # fmt: skip
     if touched or any(id(constant) in state.number for constant in constants.values()):
         raise Unsupported("a parameter that is neither found in its module nor given to a function of torch, such as one that "
                           "an autograd.Function is given")  # fmt: skip
     tracing = told["tracing"]
     tracing.found.behind(module.graph, count)
-    _finish(module, count + len(tracing.found.tensors) + len(inputs), gradients, tracing.marks)
+    finish(module, count + len(tracing.found.tensors) + len(inputs), gradients, tracing.marks)
     state.find(tracing.found.tensors)
     captured = Captured(module, state, places, without=[state.tensors[i] for i in sorted(without)])
     captured.numbers, captured.rates = tracing.numbers, tracing.rates
@@ -423,8 +416,12 @@ def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
     for part, _ in tracing.numbers:
         if any(isinstance(part.optimizer.state[p].get("step"), int) for p in part.updated if p in part.optimizer.state):
             captured.afterwards.append(functools.partial(counted, part.optimizer, part.updated))
+    for optimizer in {id(part.optimizer): part.optimizer for part, _ in tracing.numbers}.values():
+        if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+            captured.afterwards.append(functools.partial(setattr, optimizer, "_opt_called", True))  # as a scheduler's wrapper does
     captured.returned, captured.constants = told["returned"], told["constants"]
     _share(captured, {n: c for n, c in constants.items() if isinstance(c, torch.Tensor)})
+    captured.needing = [i for i in places if leaves[i].requires_grad]
     captured.held = [state.number.get(id(leaves[i])) for i in places]
     return captured
 
@@ -444,55 +441,3 @@ def _share(captured: Captured, constants: dict[Node, torch.Tensor]) -> None:
         node.meta["val"] = mode.from_tensor(constant)  # that of the trace, so its views are known, too
     memory = state.memory = Memory([*state.tensors, *constants.values()])
     module.meta["engine_one_thing"] = one_thing([list(storages(n.meta["val"])) for n in (*given, *constants)], memory.groups)
-
-
-def _finish(module: GraphModule, kept: int, gradients: list[Any], marks: _Numbers) -> None:
-    """Takes the old gradients out of the graph's inputs, and puts the numbers in."""
-    graph = module.graph
-    _views(graph)
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    old = placeholders[kept:]
-    taken = {i for i, node in enumerate(old) if any(user.target is not torch.ops.aten.detach.default or user.users for user in node.users)}
-    if taken:
-        assert len(old) == len(gradients)
-        raise _Taken(taken)
-    for node in old:
-        for user in list(node.users):
-            graph.erase_node(user)
-        graph.erase_node(node)
-    with graph.inserting_after(placeholders[kept - 1]):
-        numbers = []
-        for i in reversed(range(len(marks.marks))):
-            numbers.insert(0, graph.placeholder(f"number_{i}"))
-    for node in graph.nodes:
-        if "engine_group" in node.meta:
-            node.args = _marked(node.args, marks, numbers)
-            node.kwargs = _marked(node.kwargs, marks, numbers)
-    for node in numbers:
-        node.meta["val"] = 1.0
-    graph.lint()
-
-
-IN_PLACE = {torch.ops.aten.transpose_.default: torch.ops.aten.transpose.int, torch.ops.aten.t_.default: torch.ops.aten.t.default,
-            torch.ops.aten.unsqueeze_.default: torch.ops.aten.unsqueeze.default}  # fmt: skip
-
-
-def _views(graph: Any) -> None:
-    """Calls that change of what their tensor is a view become calls that make the view, as in the backward pass of a GRU.
-    What comes behind such a call takes what it returns; of an input of the graph the caller would see the change."""
-    for node in graph.nodes:
-        if node.op == "call_function" and node.target in IN_PLACE and node.args[0].op == "call_function":
-            if all(user is node or user < node for user in node.args[0].users):
-                node.target = IN_PLACE[node.target]
-
-
-def _marked(value: Any, marks: _Numbers, numbers: list[Any]) -> Any:
-    if type(value) is float and value in marks.marks:
-        return numbers[marks.marks[value]]
-    if isinstance(value, (tuple, list)):
-        return type(value)(_marked(v, marks, numbers) for v in value)
-    if isinstance(value, dict):
-        return {k: _marked(v, marks, numbers) for k, v in value.items()}
-    return value
-
-

@@ -61,6 +61,14 @@ def _numbers_as_tensors(graph: Graph, numbers: list[Node]) -> None:
                 with graph.inserting_before(user):
                     ratio = graph.call_function(aten.div.Tensor, (user.args[1], user.args[2]))
                 user.target, user.args, user.kwargs = aten.add_.Tensor, (user.args[0], ratio), {"alpha": node}
+            elif user.target is aten.addcmul_.default and user.kwargs.get("value") is node:
+                with graph.inserting_before(user):
+                    product = graph.call_function(aten.mul.Tensor, (user.args[1], user.args[2]))
+                user.target, user.args, user.kwargs = aten.add_.Tensor, (user.args[0], product), {"alpha": node}
+            elif user.target is aten.lerp_.Scalar and user.args[2] is node:
+                with graph.inserting_before(user):
+                    apart = graph.call_function(aten.sub.Tensor, (user.args[1], user.args[0]))
+                user.target, user.args, user.kwargs = aten.add_.Tensor, (user.args[0], apart), {"alpha": node}
             elif user.kwargs.get("alpha") is not node and user.target not in (aten.mul_.Tensor, aten.div_.Tensor):
                 raise Unsupported(f"{user.target} with a number that changes")
 

@@ -1,7 +1,7 @@
 """The optimizers whose steps can be part of a plan: their arithmetic, operation by operation as torch.optim does it without
 foreach, so that results are bitwise those of eager.
 
-What changes from step to step (the learning rate, corrections by the number of steps) are numbers that each run is
+What changes from step to step (the learning rate, momentum and betas, corrections by the number of steps) are numbers that each run is
 given; all else is fixed when the step is captured, and checked before each run."""
 
 from __future__ import annotations
@@ -74,25 +74,25 @@ def _sgd(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, 
     gradient = _decayed(gradient, parameter, group)
     if gradient.is_sparse and group["momentum"]:
         torch.ops.engine_torch.sparse_momentum(parameter, gradient, state["momentum_buffer"], number("-rate"),
-                                               group["momentum"], group["dampening"], group["nesterov"])  # fmt: skip
+                                               number("momentum"), group["dampening"], group["nesterov"])  # fmt: skip
         return
     if group["momentum"]:
         buffer = state["momentum_buffer"]
-        buffer.mul_(group["momentum"]).add_(gradient, alpha=1 - group["dampening"])
-        gradient = gradient.add(buffer, alpha=group["momentum"]) if group["nesterov"] else buffer
+        buffer.mul_(number("momentum")).add_(gradient, alpha=1 - group["dampening"])
+        gradient = gradient.add(buffer, alpha=number("momentum")) if group["nesterov"] else buffer
     parameter.add_(gradient, alpha=number("-rate"))
 
 
 def _adam(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], number: Any) -> None:
-    first, second, (beta1, beta2) = state["exp_avg"], state["exp_avg_sq"], group["betas"]
+    first, second = state["exp_avg"], state["exp_avg_sq"]
     state["step"].add_(1)
     if group["weight_decay"] and group["decoupled_weight_decay"]:
         gradient = -gradient if group["maximize"] else gradient
         parameter.mul_(number("decay"))
     else:
         gradient = _decayed(gradient, parameter, group)
-    first.lerp_(gradient, 1 - beta1)
-    second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    first.lerp_(gradient, number("1-beta1"))
+    second.mul_(number("beta2")).addcmul_(gradient, gradient, value=number("1-beta2"))
     if group["amsgrad"]:
         most = state["max_exp_avg_sq"]
         most.copy_(torch.maximum(most, second))
@@ -103,7 +103,7 @@ def _adam(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str,
 def _adam_numbers(group: dict[str, Any], step: float) -> dict[str, float]:
     (beta1, beta2), rate = group["betas"], float(group["lr"])
     return {"decay": 1 - rate * group["weight_decay"], "correction": (1 - beta2**step) ** 0.5,
-            "-size": -(rate / (1 - beta1**step))}  # fmt: skip
+            "-size": -(rate / (1 - beta1**step)), "1-beta1": 1 - beta1, "beta2": beta2, "1-beta2": 1 - beta2}  # fmt: skip
 
 
 def _adagrad(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], number: Any) -> None:
@@ -119,16 +119,17 @@ def _adagrad(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[s
 def _adam_of_rows(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], number: Any) -> None:
     gradient = -gradient if group.get("maximize") else gradient
     torch.ops.engine_torch.sparse_adam(parameter, gradient, state["exp_avg"], state["exp_avg_sq"], number("step"),
-                                       number("rate"), list(group["betas"]), group["eps"])  # fmt: skip
+                                       number("rate"), [number("beta1"), number("beta2")], group["eps"])  # fmt: skip
 
 
 RULES: dict[type, Rule] = {
-    SGD: Rule(_sgd, lambda g, _: {"-rate": -float(g["lr"])}, False, (False, True)),
+    SGD: Rule(_sgd, lambda g, _: {"-rate": -float(g["lr"]), "momentum": g["momentum"]}, False, (False, True)),
     Adam: Rule(_adam, _adam_numbers, True),
     AdamW: Rule(_adam, _adam_numbers, True),
     Adagrad: Rule(_adagrad, lambda g, step: {"-rate": -(float(g["lr"]) / (1 + (step - 1) * g["lr_decay"]))}, True,
                   (False, True)),
-    SparseAdam: Rule(_adam_of_rows, lambda g, step: {"step": step, "rate": float(g["lr"])}, True, (True,)),
+    SparseAdam: Rule(_adam_of_rows, lambda g, step: {"step": step, "rate": float(g["lr"]), **dict(zip(("beta1", "beta2"), g["betas"]))}, True,
+                     (True,)),
 }  # fmt: skip
 REFUSED = ("foreach", "fused", "capturable", "differentiable")
 
@@ -145,7 +146,7 @@ def rule_of(optimizer: Optimizer) -> Rule:
                 raise Unsupported(f"{name} with {option}={group[option]}")
         if any(torch.is_complex(p) for p in group["params"]):
             raise Unsupported(f"{name} with complex parameters")
-        for option in ("lr", "betas"):
+        for option in ("lr", "momentum", "betas"):
             given = group.get(option, ())
             if any(isinstance(part, Tensor) for part in (given if isinstance(given, tuple) else (given,))):
                 raise Unsupported(f"{name} with {option} as a tensor, whose arithmetic has other types")
@@ -190,14 +191,15 @@ def refuse_replaced(optimizer: Optimizer) -> None:
             function = getattr(function, "__wrapped__", None)
 
 
-RATES = ("lr", "initial_lr")  # of a group: those that may change from run to run
+RATES = ("lr", "initial_lr", "momentum", "betas")  # of a group: those that may change from run to run, as by a scheduler
 
 
 def settings(optimizer: Optimizer) -> tuple[Any, ...]:
     """All that a captured step has fixed of the optimizer."""
     return tuple(
-        (tuple(map(id, g["params"])), isinstance(g["lr"], Tensor), *((k, _frozen(v)) for k, v in g.items() if k not in ("params", *RATES)))
-        for g in optimizer.param_groups
+        (tuple(map(id, g["params"])), *(isinstance(part, Tensor) for part in (g["lr"], g.get("momentum"), *g.get("betas", ()))),
+         *((k, _frozen(v)) for k, v in g.items() if k not in ("params", *RATES)))
+        for g in optimizer.param_groups  # fmt: skip
     )
 
 
@@ -230,6 +232,11 @@ class Part:
     group: int
     updated: list[Any]
     done: int
+    momentum: bool  # whether the group has some
+
+    def switched(self) -> bool:
+        """Whether momentum is no longer 0, or is now, which is another arithmetic."""
+        return bool(self.optimizer.param_groups[self.group].get("momentum")) is not self.momentum
 
     def counts(self) -> set[float]:
         """How often these parameters have been updated: several numbers if they differ."""

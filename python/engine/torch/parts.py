@@ -22,14 +22,17 @@ class Parts:
         of_torch_jit = torch.jit.ScriptModule  # whose parts lie elsewhere
         self.modules = [(m, vars(m)) for m in modules if not isinstance(m, of_torch_jit) and {*HELD, *HOOKS, "training"} <= vars(m).keys()]
         self.shared = vars(torch.nn.modules.module)  # holds the hooks of all modules
-        self.training = [own["training"] for _, own in self.modules]
+        self.training = self.trains()
         self.tensors = [(own[n], name, t) for _, own in self.modules for n in ("_parameters", "_buffers") for name, t in own[n].items()]
         places = [(own, name) for _, own in self.modules for name in (*HELD, *HOOKS)] + [(self.shared, f"_global{name}") for name in HOOKS]
         self.held = [(own, name, own[name], dict(own[name])) for own, name in places]
 
+    def trains(self) -> tuple[bool, ...]:
+        return tuple([own["training"] for _, own in self.modules])
+
     def changed(self) -> str:
         """What is no longer as it was; '' if nothing."""
-        if [own["training"] for _, own in self.modules] != self.training:
+        if self.trains() != self.training:
             return "training or evaluation of a module"
         for own, name, held, before in self.held:
             now = own[name]

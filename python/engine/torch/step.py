@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 import engine
 
 from .arguments import Spec, flat, kinds_of, signatures, taken_apart
-from .calls import Unsupported, capturing, is_torch, storages
-from .capture import Captured, NotYet, capture
+from .calls import NotYet, SetBack, Unsupported, capturing, is_torch, storages
+from .capture import Captured, capture
 from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
 from .program import Program
@@ -27,6 +27,7 @@ from .state import State, around, intercepted, reached
 from .surroundings import Wrapper
 
 MOST_CAPTURES = 8  # of different shapes; as torch's recompile limit
+MOST_SET_BACK = 2  # calls, one after the other, that find modules in evaluation although the step lets them train
 PREPARING = 90  # calls after which cost_model must have decided
 clock = time.perf_counter
 
@@ -100,14 +101,16 @@ class CompiledStep(Wrapper):
         self.captures = 0
         self.recaptured = ""  # why it was last captured again
         self.begun = False  # whether a call has returned, and made what optimizers and lazy modules make late
+        self.set_back: dict[Any, str] = {}  # by kind of arguments and which modules trained: that the step sets these otherwise
+        self.in_a_row = 0  # calls that found modules so, one after the other
         self.told_full = False  # that arguments of other kinds than the captured ones run eagerly
         self.why_eager = "" if options.capture_step else "capture_step is False"
         self.last: Ready | None = None  # that of the last call
-        self.attribute = ""  # of a class whose method it is
+        self.attribute = self.owner = ""  # of a class whose method it is, and the class: a method may call the one that it overrides
         self.ours = frozenset(vars(self).keys() - getattr(step, "__dict__", {}).keys())
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.attribute = name
+        self.attribute, self.owner = name, f"{owner.__module__}.{owner.__qualname__}"
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Of a method in a class: the compiled step of each object, which is kept there."""
@@ -116,11 +119,11 @@ class CompiledStep(Wrapper):
         held = getattr(instance, "__dict__", None)
         if held is None:
             raise engine.errors.UsageError(f"engine.torch: an object of {type(instance).__name__} has no __dict__ to keep a compiled step in")
-        key = f"_engine_step_{self.attribute}"
+        key = f"_engine_step_{self.owner}.{self.attribute}"
         bound = held.get(key)
         if bound is None or bound.step.__self__ is not instance or bound.step.__func__ is not self.step:  # that of what was copied
             bound = CompiledStep(types.MethodType(self.step, instance), self.options, self._modules, self._optimizers)
-            bound.attribute = self.attribute
+            bound.attribute, bound.owner = self.attribute, self.owner
             if isinstance(instance, type):  # of a classmethod; a class's __dict__ cannot be written
                 setattr(instance, key, bound)
             else:
@@ -153,9 +156,12 @@ class CompiledStep(Wrapper):
         except Unsupported as unseen:
             self._eagerly(str(unseen))
             return self._eager(args, kwargs)
-        ready = self.ready.get(key)
+        before, ready = self.ready, self.ready.get(key)
         if ready is not None and (why := ready.captured.state.changed()):
-            self.ready.clear()
+            if told := self.set_back.get((key, ready.captured.state.surroundings.parts.trains())):
+                self._set_back(told)
+                return self._eager(args, kwargs)
+            self.ready = {}
             ready = self.last = None
             self.recaptured = why
         if ready is not None and (why := ready.captured.changed()):
@@ -163,10 +169,10 @@ class CompiledStep(Wrapper):
             ready = None
             self.recaptured = why
         if ready is None:
-            ready = self._capture(key, leaves, spec)
+            ready = self._capture(key, leaves, spec, before)
             if ready is None:
                 return self._eager(args, kwargs)
-        self.last = ready
+        self.last, self.in_a_row = ready, 0
         if forced := ready.captured.mode_for(leaves):
             return self._without_gradients(ready, args, kwargs) if forced == EAGER else ready.run(leaves, forced)
         choice = ready.choice
@@ -195,7 +201,14 @@ class CompiledStep(Wrapper):
         ready.captured.clear()
         return result
 
-    def _capture(self, key: Any, leaves: list[Any], spec: Spec) -> Ready | None:
+    def _set_back(self, why: str) -> None:
+        """Before an eager call, behind which modules train again as the captures need it. In vain if no capture has run for long."""
+        self.in_a_row += 1
+        if self.in_a_row > MOST_SET_BACK:
+            self._eagerly(why)
+
+    def _capture(self, key: Any, leaves: list[Any], spec: Spec, before: dict[Any, Ready]) -> Ready | None:
+        """``before``: what was captured, for which modules may only train otherwise."""
         if self.captures >= 4 * MOST_CAPTURES:
             why = f"; the last was {self.recaptured}" if self.recaptured else ""
             self._eagerly(f"it was captured {self.captures} times, for arguments or state that keep changing{why}")
@@ -215,6 +228,11 @@ class CompiledStep(Wrapper):
                 raise Unsupported("it reaches no optimizer; name them: compile_step(step, modules=[...], optimizers=[...])")
             captured = capture(self.step, state, leaves, spec)
             ready = Ready(captured, leaves, self.options, self.name, self._candidates())
+        except SetBack as error:
+            self.set_back[key, state.surroundings.parts.trains()] = str(error)
+            self.ready = before
+            self._set_back(str(error))
+            return None
         except NotYet:  # this call runs eagerly, and the next one tries again
             return None
         except Exception as error:  # whatever torch raises while it traces

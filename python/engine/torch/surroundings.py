@@ -35,7 +35,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from . import glance
-from .calls import Unsupported
+from .calls import SetBack, Unsupported
 from .glance import MISSING
 from .named import MATCHES, asked_by, codes_of, globals_of, imported_by, installed, names_of, standard
 from .parts import Parts
@@ -326,9 +326,11 @@ class Surroundings:
             return {n: v for n, v in attributes.items() if n not in without}
 
         def write(before: dict[Any, Any]) -> None:
-            for name in own():
+            """Other threads, and handlers of signals, may have written what the code does not name."""
+            named = {n for n in {**own(), **before} if takes_all or n in self.names}
+            for name in named & attributes.keys():
                 del attributes[name]
-            attributes.update(before)
+            attributes.update({n: v for n, v in before.items() if n in named})
 
         self._place(owner, own, write)
         # What the class has, and the object nothing of its own for it yet.
@@ -413,7 +415,8 @@ class Surroundings:
         # Of tensors of one element a trace computes values, too: the counts of batches, of modules that are not swapped.
         counts = [(t, t._version, t.detach().clone()) for _, _, t in self.parts.tensors
                   if t is not None and not nn.parameter.is_lazy(t) and t.numel() == 1]  # fmt: skip
-        changed = ""
+        changed: list[str] = []
+        trained: list[str] = []  # likewise: whether a module trains
         try:
             yield
         finally:
@@ -424,14 +427,13 @@ class Surroundings:
                 now = place.read()
                 if list(now) == list(values) and all(map(operator.is_, now.values(), values.values())):
                     continue
-                if not changed:
-                    differ = [n for n in {**values, **now} if not same(values.get(n, MISSING), _real(now.get(n, MISSING), real))]
-                    where = f"'{differ[0]}' of " if differ and isinstance(differ[0], str) else ""
-                    changed = f"{where}{place.owner}" if differ else ""
+                if differ := [n for n in {**values, **now} if not same(values.get(n, MISSING), _real(now.get(n, MISSING), real))]:
+                    where = f"'{differ[0]}' of " if isinstance(differ[0], str) else ""
+                    (trained if [*values] == ["training"] else changed).append(f"{where}{place.owner}")
                 place.write(values)
-        if changed:
-            raise Unsupported(f"it changes {changed}, which a run of its plan would not; return such a value, or keep it in a buffer "
-                              "of a module that the step changes in place")  # fmt: skip
+        if found := changed + trained:
+            raise (Unsupported if changed else SetBack)(f"it changes {found[0]}, which a run of its plan would not; return such a value, or "
+                                                        "keep it in a buffer of a module that the step changes in place")  # fmt: skip
 
 
 def _real(value: Any, real: Callable[[Any], Any]) -> Any:

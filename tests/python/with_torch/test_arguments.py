@@ -233,3 +233,21 @@ def test_what_is_asked_of_an_argument_is_that_of_the_call(forced, name):
         warnings.simplefilter("ignore")
         for x in tensors:
             same(ours(x), theirs(x).detach())
+
+
+def test_a_size_is_returned_as_one_and_may_be_an_argument():
+    model = nn.Linear(1, 1)
+    optimizer = SGD(model.parameters(), lr=0.0)
+
+    @engine.torch.compile_step
+    def step(x, size):
+        optimizer.zero_grad()
+        loss = model(x.reshape(size)).sum()
+        loss.backward()
+        optimizer.step()
+        return loss, x.shape
+
+    for i in range(4):
+        size = step(column(1), torch.Size([1, 2, 1]))[1]
+        assert type(size) is torch.Size and size == (2, 1)
+    assert not step.why_eager and step.captures == 1

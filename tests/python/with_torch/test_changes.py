@@ -8,7 +8,7 @@ import pytest
 import torch
 from programs import at, compared, nothing, plain
 from torch import nn
-from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
+from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop, SparseAdam
 
 import engine.torch
 
@@ -216,6 +216,97 @@ def test_a_scheduler_that_comes_late_is_followed(forced):
     assert not compared(trained(lambda p: SGD(p, lr=0.1), between)).why_eager
 
 
+SCHEDULES = {
+    "Adam": (lambda p: Adam(p, lr=0.01), lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, 20)),
+    "AdamW": (lambda p: AdamW(p, lr=0.01, amsgrad=True), lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.01, 0.1, 3)),
+    "SGD": (lambda p: SGD(p, lr=0.01, momentum=0.9, nesterov=True), lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.01, 0.1, 3)),
+}
+
+
+@pytest.mark.parametrize("mode", ["in turn", "workers"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_momentum_that_a_scheduler_changes_needs_no_new_capture(forced, name, mode):
+    forced(mode)
+    optimizer, schedule = SCHEDULES[name]
+    schedulers = []
+
+    def between(i, optimizer, _):
+        schedulers.append(schedule(optimizer) if i == 0 else schedulers[-1])
+        schedulers[-1].step()
+
+    step = compared(trained(optimizer, between), calls=16)
+    assert not step.why_eager and step.captures == 1
+
+
+def test_betas_of_sparse_gradients_may_change(forced):
+    forced("workers")
+
+    def between(i, optimizer, _):
+        optimizer.param_groups[0]["betas"] = 0.9 - 0.1 * i, 0.99
+
+    tables = lambda: nn.Embedding(4, 4, sparse=True)  # noqa: E731
+    step = compared(trained(lambda p: SparseAdam(p, lr=0.1), between, tables, lambda model, x: model(x.long().abs()).square().mean()))
+    assert not step.why_eager and step.captures == 1
+
+
+@pytest.mark.parametrize("before", [0.0, 0.9])
+def test_momentum_that_begins_or_ends_is_another_capture(forced, before):
+    forced("in turn")
+
+    def between(i, optimizer, _):
+        optimizer.param_groups[0]["momentum"] = before if i < 4 else 0.9 - before
+
+    step = compared(trained(lambda p: SGD(p, lr=0.1, momentum=before), between))
+    assert not step.why_eager and step.captures == 3 - (before > 0) and step.recaptured == "whether an optimizer has momentum"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_scheduler_finds_that_captured_steps_came_before_its_own(forced):
+    forced("in turn")
+    model = nn.Linear(8, 4)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    step = engine.torch.compile_step(plain(optimizer, lambda x: model(x).square().mean()))
+    for i in range(6):
+        if i == 3:
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        step(torch.randn(6, 8))
+        if i >= 3:
+            scheduler.step()
+    assert not step.why_eager and optimizer._opt_called
+
+
+def test_a_step_that_lets_its_modules_train_stays_captured_behind_evaluations(forced):
+    forced("in turn")
+
+    def make():
+        model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 4))
+        step = plain(SGD(model.parameters(), lr=0.1), lambda x: model.train()(x).square().mean())
+        return model, step, nothing, lambda i: model.eval() if i % 3 == 0 else None
+
+    step = compared(make, calls=12)
+    assert not step.why_eager and step.captures == 2
+
+
+# --- around the step
+
+
+def test_a_precision_that_a_backend_was_told_is_followed(forced):
+    forced("in turn")
+    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before = [backend.fp32_precision for backend in backends]
+
+    def between(i, *_):
+        backends[0].fp32_precision = "tf32"  # torch.get_float32_matmul_precision() raises from here on
+        backends[1].fp32_precision = "bf16" if i > 3 else "ieee"
+
+    try:
+        step = compared(trained(lambda p: SGD(p, lr=0.1), between))
+    finally:
+        for backend, precision in zip(backends, before):
+            backend.fp32_precision = precision
+    assert not step.why_eager and step.captures == 2
+
+
 # --- optimizers inside of the step
 
 
@@ -256,7 +347,7 @@ def test_a_learning_rate_that_the_step_reads_is_followed(forced):
         return update
 
     step = compared(stepping(body, falling))
-    assert not step.why_eager and step.captures == 3 and step.recaptured == "a learning rate that it reads"
+    assert not step.why_eager and step.captures == 3 and step.recaptured == "a learning rate or another number of an optimizer that it reads"
 
 
 def test_a_learning_rate_that_the_step_does_not_read_needs_no_new_capture(forced):
@@ -322,16 +413,19 @@ def test_gradients_are_not_left_by_any_call_behind_the_first(forced):
     assert step.captures == 1
 
 
-def test_settings_of_a_group_in_a_list_that_is_changed_are_noticed(forced):
+@pytest.mark.parametrize("read", [False, True])
+def test_settings_of_a_group_in_a_list_that_is_changed_are_noticed(forced, read):
     forced("in turn")
 
     def between(i, optimizer, _):
         if i == 4:
             optimizer.param_groups[0]["betas"][0] = 0.5
 
-    adam = lambda parameters: Adam([{"params": parameters, "betas": [0.9, 0.99]}], lr=0.1)  # noqa: E731
-    step = compared(trained(adam, between))
-    assert not step.why_eager and step.captures == 2 and step.recaptured == "an optimizer's settings"
+    chosen = []
+    reading = lambda model, x: model(x).square().mean() * (chosen[-1].param_groups[0]["betas"][0] if read else 1)  # noqa: E731
+    adam = lambda p: chosen.append(Adam([{"params": p, "betas": [0.9, 0.99]}], lr=0.1)) or chosen[-1]  # noqa: E731
+    step = compared(trained(adam, between, loss=reading))
+    assert not step.why_eager and step.captures == 1 + read
 
 
 def test_a_tensor_among_the_settings_of_a_group_is_noticed(forced):

@@ -66,6 +66,24 @@ def test_a_classmethod_may_be_a_compiled_step():
     assert losses(Task.step) == losses(plain())
 
 
+def test_a_method_may_call_the_one_that_it_overrides():
+    class First(Scaled):
+        @engine.torch.compile_step
+        def step(self, x):
+            return self(x)
+
+    class Second(First):
+        @engine.torch.compile_step
+        def step(self, x):
+            return super().step(x) * 2
+
+    torch.manual_seed(0)
+    made = Second()
+    other = copy.deepcopy(made)
+    assert losses(made.step) == [2 * loss for loss in losses(lambda x: other(x))]
+    assert made.step is made.step and made.step.captures == 1 and not made.step.why_eager
+
+
 @dataclasses.dataclass
 class Meter:
     total: float = 0.0

@@ -238,3 +238,27 @@ def test_a_gradient_of_an_argument_is_left_there():
 
     assert "a gradient of an argument" in with_changes(make, given).why_eager
     assert all(map(torch.equal, (x.grad for x in seen[:6]), (x.grad for x in seen[6:])))
+
+
+def test_an_argument_that_comes_with_a_gradient_keeps_its_sum():
+    def make():
+        model = nn.Linear(8, 4)
+        optimizer = SGD(model.parameters(), lr=0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            found, x.grad = x.grad, None
+            return found
+
+        return model, step, nothing
+
+    def given(i):
+        x = torch.randn(6, 8, requires_grad=True)
+        if i in (1, 4):
+            x.sum().backward()
+        return (x,)
+
+    step = with_changes(make, given, steps=8)
+    assert not step.why_eager and step.last

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
 import torch
 from programs import compared, nothing, plain
 from torch import nn
-from torch.optim import SGD, Adagrad, Adam
+from torch.optim import SGD, Adagrad, Adam, SparseAdam
 
 import engine.torch
 
@@ -87,6 +88,46 @@ def test_a_step_that_changes_more_than_a_run_would_runs_eagerly(forced, kind, wh
         return model, plain(SGD(model.parameters(), lr=0.1), kind(model)), nothing, nothing
 
     assert why in compared(make).why_eager
+
+
+class Pooled(nn.Module):
+    """Branches that a pool's thread computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.branches, self.top = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)), nn.Linear(24, 4)
+
+    def forward(self, x):
+        with ThreadPoolExecutor(1) as pool:
+            return self.top(torch.cat(list(pool.map(lambda branch: branch(x), self.branches)), 1))
+
+
+def test_a_step_that_computes_on_another_thread_runs_eagerly(forced):
+    forced("in turn")
+
+    def make():
+        model = Pooled()
+        return model, plain(SGD(model.parameters(), lr=0.1), lambda x: model(x).square().mean()), nothing, nothing
+
+    assert "it computes with tensors on another thread" in compared(make).why_eager
+
+
+@pytest.mark.parametrize("read", [lambda kept: kept["step"], lambda kept: kept.get("step"), lambda kept: dict(kept)["step"],
+                                  lambda kept: kept["exp_avg"].mean()])  # fmt: skip
+def test_a_count_in_python_that_a_step_reads_makes_it_run_eagerly(forced, read):
+    forced("in turn")
+
+    def make():
+        model = nn.Embedding(4, 4, sparse=True)
+        optimizer = SparseAdam(model.parameters(), lr=0.1)
+
+        def loss(x):
+            return model(x.long().abs()).square().mean() * (1 + read(optimizer.state[model.weight]) if optimizer.state else 1)
+
+        return model, plain(optimizer, loss), nothing, nothing
+
+    why = compared(make).why_eager
+    assert "it reads how often an optimizer has updated" in why if read(dict(step=1, exp_avg=torch.zeros(1))) == 1 else not why
 
 
 def a_product(model):

@@ -6,6 +6,7 @@ import copy
 import functools
 import operator
 import os
+import signal
 import threading
 import types
 import warnings
@@ -375,6 +376,26 @@ def test_what_a_step_leaves_behind_elsewhere_makes_it_run_eagerly(forced, after,
     with pytest.warns(UserWarning, match=f"runs eagerly: {told}"):
         for _ in range(4):
             step(X)
+
+
+def test_what_a_handler_of_a_signal_writes_during_a_capture_is_not_lost(forced):
+    forced("in turn")
+    made, step = trainer(lambda s: signal.raise_signal(signal.SIGUSR1) or s.alpha)
+    came = []
+
+    def handle(*_):
+        came.append(made)
+        made.seen += 1  # which no code of the step's names
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(3):
+                step(X)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert made.seen == len(came) > 2
 
 
 @pytest.mark.parametrize("change", ["evaluating", "another layer", "a hook"])
