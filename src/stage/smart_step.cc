@@ -16,6 +16,7 @@
 #include "stage_lane.h"
 #include "staging_guard.h"
 #include "step_graph.h"
+#include "timed_run.h"
 
 namespace engine {
 namespace {
@@ -357,34 +358,10 @@ Run SmartStep::StartRest(StepItem& item, std::span<Value> given, const RunOption
   return s.Start(s.rest, item, given, options, site, false, may_wait);
 }
 
-// What a run writes its nodes' times to, for as long as it runs: who waits for it may be refused the wait, or interrupted.
-class Timed {
- public:
-  Timed(Engine& eng, size_t nodes) : eng_(eng), times_(std::make_unique<std::vector<NodeTime>>(nodes)) {}
-  ~Timed() {
-    if (!run_ || run_->done()) return;
-    std::vector<NodeTime>* const kept = times_.release();
-    try {
-      // An Operator, because the caller's bulk or capture must not take this op.
-      eng_.Push(eng_.NewOperator({.name = "times of a step", .reads = {run_->var()}, .run_always = true},
-                                 [kept] { delete kept; }));
-    } catch (...) {  // no memory, or no more pushes: they stay, because the run writes them
-    }
-  }
-  Timed(const Timed&) = delete;
-  void Of(Run& run) { run_ = &run; }
-  std::span<NodeTime> times() { return *times_; }
-
- private:
-  Engine& eng_;
-  std::unique_ptr<std::vector<NodeTime>> times_;
-  Run* run_ = nullptr;
-};
-
 Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions& options, double source_seconds,
                        Site site) {
   State& s = *state_;
-  Timed timed(s.eng, s.graph.nodes().size());
+  detail::TimedRun timed(s.eng, s.graph.nodes().size());
   RunOptions with_times = options;
   with_times.times = timed.times();
   s.CheckCall(given, options);
