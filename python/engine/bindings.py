@@ -89,7 +89,7 @@ class Binding(NamedTuple):
 
 
 _FIELDS = (types.MemberDescriptorType, type(Path.steps))  # slots, and fields of named tuples
-Link = tuple[Callable[[], Any], Any]  # how to look a step of a path up, in one call without Python code, and what that must be
+Link = tuple[Callable[[], Any], Any]  # how to look a step of a path up in one call, and what that must be
 
 
 def hold(links: tuple[Link, ...]) -> bool:
@@ -148,6 +148,11 @@ def _functions_of(source: Any) -> Iterator[Any]:
     for fn in [source] if issubclass(kind, types.FunctionType) else [getattr(kind, name, None) for name in ("__call__", "forward")]:
         if isinstance(getattr(fn, "__code__", None), types.CodeType) and _module_of(fn) not in _NOT_SEARCHED:
             yield fn
+
+
+def named_by(source: Any) -> frozenset[str]:
+    """What the code of the function and of what is behind it names."""
+    return frozenset(name for part in behind(source) for fn in _functions_of(part) for name in names_of(fn.__code__))
 
 
 class Search:

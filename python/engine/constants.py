@@ -67,7 +67,8 @@ class Named:
         steps = list(dis.get_instructions(code))
         for step in steps:
             if step.opname.startswith("STORE_FAST"):  # a parameter that is something else now
-                for name in step.argval if isinstance(step.argval, tuple) else [step.argval]:
+                stored = step.argval if isinstance(step.argval, tuple) else (step.argval,)  # two instructions may be one
+                for name in stored if step.opname != "STORE_FAST_LOAD_FAST" else stored[:1]:
                     scope.pop(name, None)
         self.read.update(name for name in (*code.co_names, *code.co_freevars) if not name.startswith("__"))
         self.plain.update(code.co_freevars)

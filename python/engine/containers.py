@@ -149,22 +149,25 @@ def filled(item: Any, inputs: tuple[Any, ...] | None = None) -> Any:
         del fill  # it refers to itself, so only the garbage collector would free the inputs
 
 
-def _attributes(item: Any) -> Iterator[tuple[str, type, Any]]:
-    """What a container has that is neither an item nor a field, and what tells it from that of another one: a function that is
-    recorded with the container reads it once."""
+def _attributes(item: Any, named: frozenset[str]) -> Iterator[tuple[str, type, Any]]:
+    """What a container has by one of these names that is neither an item nor a field, and what tells it from that of another one:
+    a function that is recorded with the container reads it once."""
     kind = type(item)
     values = dict(getattr(item, "__dict__", None) or {})
+    if values and item.__dict__ is item:
+        return  # a dict whose items are its attributes
     for cls in kind.__mro__:
         for name, slot in cls.__dict__.items() if "__slots__" in cls.__dict__ else ():
             if isinstance(slot, types.MemberDescriptorType) and hasattr(item, name):
                 values[name] = getattr(item, name)
     for name, value in values.items():
-        if name not in getattr(kind, "__dataclass_fields__", ()):
+        if name in named and name not in getattr(kind, "__dataclass_fields__", ()):
             yield name, type(value), repr(value) if is_constant(type(value)) else id(value)
 
 
-def spread(item: Any) -> tuple[list[Any], Any, tuple[Any, ...]]:
-    """What a nested container holds, in order; the container with a Place for each; and its shape, for comparing."""
+def spread(item: Any, named: frozenset[str]) -> tuple[list[Any], Any, tuple[Any, ...]]:
+    """What a nested container holds, in order; the container with a Place for each; and its shape, for comparing. ``named``: by
+    the function that takes it."""
     held: list[Any] = []
     shape: list[Any] = []
 
@@ -178,7 +181,7 @@ def spread(item: Any) -> tuple[list[Any], Any, tuple[Any, ...]]:
         objects = objects_in(each)  # there may be a million of texts, so they are looked at only if there are Values, too
         if not isinstance(each, Value) and (objects is None or found_in(objects)) and (placed := mapped(each, take)) is not each:
             says = tuple(each) if isinstance(each, dict) else each.shape if objects else None
-            shape[at] = (type(each), says, tuple(_attributes(each)), len(shape) - at)
+            shape[at] = (type(each), says, tuple(_attributes(each, named)), len(shape) - at)
             return placed
         held.append(each)
         return Place(len(held) - 1)

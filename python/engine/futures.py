@@ -124,6 +124,7 @@ def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | 
                 for value in made if isinstance(made, tuple) else (made,):
                     if isinstance(value, Value):
                         _overlook(value)
+                del made  # it may be an error that refers to this frame
 
     return results()
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Generic, ParamSpec, Sequence, TypeVar, overloa
 
 from . import _core
 from .alias import Placed, changed_twice
-from .bindings import Search, changed
+from .bindings import Search, changed, named_by
 from .containers import mapped, spread
 from .errors import UsageError
 from .noted import Noted, rebuilt, results_of
@@ -65,6 +65,7 @@ class Hybrid(Generic[P, R]):
         self._fn: Callable[..., Any] = fn
         self._static_alloc, self._static_shape = static_alloc, static_shape
         self._source: Any = fn  # the program's own function, whose bindings are checked
+        self._named: frozenset[str] | None = None  # what its code names, if it was given a container of Values
         self._nested: dict[Any, Hybrid[..., R]] = {}  # for arguments that are containers of Values, by their shape
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._lock = _Lock()
@@ -131,7 +132,9 @@ class Hybrid(Generic[P, R]):
         """Arguments that are containers of Values: what they hold are the arguments of a recording for such containers."""
         if not _core._any_holds(args, kwargs):
             return self, args, kwargs
-        held, placed, shape = spread((args, kwargs))
+        if self._named is None:
+            self._named = named_by(self._source)
+        held, placed, shape = spread((args, kwargs), self._named)
         inner = self._nested.get(shape)
         if inner is None:
             with self._lock:

@@ -10,6 +10,7 @@ import weakref
 from typing import Any, AsyncIterator, Callable, Iterator, Sequence
 
 from . import _core
+from .bindings import named_by
 from .containers import spread
 from .errors import EndOfData, UsageError
 from .graphs import Hybrid
@@ -113,14 +114,15 @@ class _Given:
     It has no reference to the SmartStage, because the function that is recorded has one to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, named: frozenset[str]) -> None:
+        self.named = named  # by the step
         self.containers: dict[str, tuple[Any, Any, list[str]]] = {}  # of the first step: with Places, the shape, names of what it holds
 
     def first(self, given: dict[str, Any]) -> dict[str, Any]:
         self.containers.clear()
         for name, item in given.items():
             if _core._any_holds((item,), {}):
-                held, placed, shape = spread(item)
+                held, placed, shape = spread(item, self.named)
                 self.containers[name] = placed, shape, [f"{name}[{i}]" for i in range(len(held))]
         return self.spread(given)
 
@@ -131,9 +133,9 @@ class _Given:
             if name not in self.containers:
                 flat[name] = item
                 continue
-            held, _, shape = spread(item)
+            held, _, shape = spread(item, self.named)
             if shape != self.containers[name][1]:
-                raise UsageError(f"smart_stage: '{name}' holds other Values, or not in the same places, than in the first step")
+                raise UsageError(f"smart_stage: '{name}' holds other Values than in the first step, or not in the same places, or has other attributes")
             flat.update(zip(self.containers[name][2], held))
         return flat
 
@@ -179,7 +181,7 @@ class SmartStage(_core.SmartStage):
         self._reader, self._asked = _Reader(source, fn), None
         eng = options.engine or _core.default()
         self._hybrid = Hybrid(fn, False, False, eng, constants=(type(None),))
-        self._given = _Given()
+        self._given = _Given(named_by(fn))
         self._hybrid._fn = functools.partial(self._given.whole, fn)
         self._names: list[str] | None = None  # of what each step is given; None before the first
         super().__init__(eng, _weakly(self._reader), None if closed == _DEFAULT_END else closed,

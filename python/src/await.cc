@@ -22,6 +22,15 @@ void Post(nb::handle post, nb::handle future, nb::handle error, nb::handle data)
   if (!posted.is_valid()) throw PyFailure::Fetch();
 }
 
+// The exception for who awaits, who must hear of something, also where its own class raises when it is copied.
+nb::object ErrorFor(const std::exception_ptr& thrown) {
+  try {
+    return nb::steal(ToPython(thrown));
+  } catch (nb::python_error& raised) {
+    return nb::borrow(raised.value());
+  }
+}
+
 struct AwaitBody {
   PyRef value;  // null: a Var is awaited
   PyRef post;   // post(future, error, data) of the event loop's mailbox (engine/aio.py)
@@ -33,14 +42,10 @@ struct AwaitBody {
     BodyScope scope(&context);
     DropDeferred();
     nb::object error = nb::none(), data = nb::none();
-    try {
-      if (failed) {
-        error = nb::steal(ToPython(failed));
-      } else if (value) {
-        data = nb::steal(DataOf(AsValue(value.get())));
-      }
-    } catch (nb::python_error& raised) {  // by the exception's own class; whoever awaits must hear of something
-      error = nb::borrow(raised.value());
+    if (failed) {
+      error = ErrorFor(failed);
+    } else if (value) {
+      data = nb::steal(DataOf(AsValue(value.get())));
     }
     Post(post.get(), future.get(), error, data);
     value.Clear();
@@ -142,7 +147,7 @@ void Awaiting::End(engine::RunContext& context) {
 void Awaiting::EndBehind(const std::exception_ptr& thrown) {
   for (const Told& told : told_)
     for (nb::handle one : PushAwaits(AsValue(told.value.ptr()), told.futures))
-      Post(one[0], one[1], nb::steal(ToPython(thrown)), nb::none());
+      Post(one[0], one[1], ErrorFor(thrown), nb::none());
 }
 
 void BindAwait(nb::module_& m) {

@@ -76,10 +76,10 @@ void BindCancel(nb::module_& m) {
             Py_ssize_t at = size - 1;
             while (at >= 0 && !scopes[static_cast<size_t>(at)].is(self)) --at;
             if (at < 0)
-              RaiseError(
-                  "UsageError",
-                  "CancelScope: the block ends in another thread or task than it was entered in; leave it where it "
-                  "was entered");
+              RaiseError("UsageError",
+                         "CancelScope: the block ends in another thread or task than it was entered in, or inside of a "
+                         "recording that "
+                         "began meanwhile; leave it where it was entered");
             nb::object inner = nb::steal(PyTuple_GetSlice(scopes.ptr(), at + 1, size));
             SetOpenScopes(nb::steal<nb::tuple>(PyTuple_GetSlice(scopes.ptr(), 0, at)) + inner);
           },

@@ -34,7 +34,7 @@ struct PyRun {
   PyRun() = default;
   PyRun(PyRun&&) = default;
   ~PyRun() {
-    if (times.empty() || run.done()) return;
+    if (times.empty() || !run || run.done()) return;
     try {
       WithoutGil([&] { run.Wait(); });
     } catch (...) {  // whoever waits for what the run wrote gets the error

@@ -104,7 +104,7 @@ std::vector<NodeCost> ParseCosts(const std::string& text, const std::string& whe
 
 void WriteCosts(const std::string& path, const std::vector<NodeCost>& costs) {
   // Written beside the file and then renamed, so that a reader sees either the old file or the new one.
-  // Others may write the same file, so each draft has a name of its own.
+  // Others may write the same file, so each draft has a name of its own. One stays where its process is killed meanwhile.
   static constinit std::atomic<uint32_t> drafts{0};
   const std::string draft = path + "." + std::to_string(getpid()) + "." + std::to_string(drafts.fetch_add(1)) + ".new";
   const auto refuse = [&](const char* what) {

@@ -361,7 +361,8 @@ Run SmartStep::StartRest(StepItem& item, std::span<Value> given, const RunOption
 Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions& options, double source_seconds,
                        Site site) {
   State& s = *state_;
-  detail::TimedRun timed(s.eng, s.graph.nodes().size());
+  Run run;  // outlives what its times are written to
+  detail::TimedRun timed(s.eng, s.graph.nodes().size(), run);
   RunOptions with_times = options;
   with_times.times = timed.times();
   s.CheckCall(given, options);
@@ -369,13 +370,16 @@ Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions&
   for (detail::Times& sample : s.samples) detail::MakeRoom(sample);  // what follows the start may not fail
   detail::MakeRoom(s.between), detail::MakeRoom(s.busy);
   if (s.profiled > 0) s.between.push_back(std::max(0.0, s.asked - s.returned));
-  Run run = s.Start(s.whole, item, given, with_times, site, true);
-  timed.Of(run);
+  run = s.Start(s.whole, item, given, with_times, site, true);
   try {
     run.Wait(site);
   } catch (const Error&) {  // whoever waits for the run gets the error
-    if (!run.done())
-      return run;  // this wait was refused, and says nothing of the run; the next step is profiled instead
+    if (!run.done()) {      // this wait was refused, and says nothing of the run; the next step is profiled instead
+      if (s.profiled > 0) s.between.pop_back();
+      s.used = ProcessorSeconds(), s.returned = Now();
+      timed.KeepForRun();
+      return run;
+    }
   }
   const std::span<const NodeTime> times = timed.times();
   // Unless there is only one, the first step does not count, because it is slower.

@@ -1,5 +1,4 @@
-// TimedRun: what a run writes its nodes' times to, for as long as it runs: whoever waits for it may be refused the wait, or
-// interrupted.
+// TimedRun: what a run writes its nodes' times to, for as long as it runs: whoever waits for it may be refused the wait.
 //
 // Threads:   one.
 #pragma once
@@ -14,25 +13,29 @@ namespace engine::detail {
 
 class TimedRun {
  public:
-  TimedRun(Engine& eng, size_t nodes) : eng_(eng), times_(std::make_unique<std::vector<NodeTime>>(nodes)) {}
-  ~TimedRun() {
-    if (!run_ || run_->done()) return;
+  // `run`: it is empty until it has started, and lives longer than this.
+  TimedRun(Engine& eng, size_t nodes, const engine::Run& run)
+      : eng_(eng), run_(run), times_(std::make_unique<std::vector<NodeTime>>(nodes)) {}
+  ~TimedRun() { KeepForRun(); }
+  TimedRun(const TimedRun&) = delete;
+  std::span<NodeTime> times() { return *times_; }
+
+  // Where the run has not ended: the times go when it has, and this has none any more.
+  void KeepForRun() noexcept {
+    if (!times_ || !run_ || run_.done()) return;
     std::vector<NodeTime>* const kept = times_.release();
     try {
       // An Operator, because the caller's bulk or capture must not take this op.
-      eng_.Push(eng_.NewOperator({.name = "times of a step", .reads = {run_->var()}, .run_always = true},
+      eng_.Push(eng_.NewOperator({.name = "times of a step", .reads = {run_.var()}, .run_always = true},
                                  [kept] { delete kept; }));
     } catch (...) {  // no memory, or no more pushes: they stay, because the run writes them
     }
   }
-  TimedRun(const TimedRun&) = delete;
-  void Of(engine::Run& run) { run_ = &run; }
-  std::span<NodeTime> times() { return *times_; }
 
  private:
   Engine& eng_;
+  const engine::Run& run_;
   std::unique_ptr<std::vector<NodeTime>> times_;
-  engine::Run* run_ = nullptr;
 };
 
 }  // namespace engine::detail

@@ -242,6 +242,8 @@ def test_cancel_deadline_and_policy_of_one_run():
         plan.start([1], deadline=0.0).output(0)
     assert isinstance(late.value, TimeoutError) and isinstance(late.value, engine.OpError) and late.value.line > 0
     assert plan.start([1], policy="inline", priority=2).done
+    with pytest.raises(engine.UsageError, match="no policy named 'fast'"):
+        plan.start([1], policy="fast", timed=True)
     with pytest.raises(engine.UsageError, match="priority is 9; allowed: -2"):
         plan.start([1], priority=9)
     with pytest.raises(engine.UsageError, match="no policy named 'fast'"):
@@ -462,6 +464,25 @@ def test_attributes_of_containers_of_values_are_those_of_each_call(made):
         item.size = size
         assert repr(step(item).get()) == repr(2 * size)
     assert len(recorded) == 4  # the third call shows that each brings another Value
+    for number in range(70):  # the function does not name this one
+        item = made(engine.value(2))
+        item.size = 1
+        if hasattr(item, "__dict__"):
+            item.number, item.array = number, np.ones(1)
+        assert step(item).get() == 2
+    assert len(recorded) == 4
+
+
+def test_a_dict_whose_items_are_its_attributes_is_recorded_once():
+    class Named(dict):
+        def __init__(self, **items):
+            super().__init__(items)
+            self.__dict__ = self
+
+    recorded, scaled = [], engine.op(lambda x, k: x * k)
+    step = engine.hybridize(lambda item: (recorded.append(1), scaled(item["x"], item["k"]))[1])
+    assert [step(Named(x=engine.value(i), k=3)).get() for i in range(5)] == [0, 3, 6, 9, 12]
+    assert len(recorded) <= 2
 
 
 def test_static_shapes_take_another_value_in_each_call():

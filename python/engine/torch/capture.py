@@ -58,8 +58,9 @@ class Captured:
         """What is no longer as this one needs it, though others may; '' if nothing."""
         if any(len(part.counts()) > 1 for part, _ in self.numbers):
             return "how often an optimizer has updated each parameter"
-        if any(part.switched() for part, _ in self.numbers):
-            return "whether an optimizer has momentum"
+        for part, _ in self.numbers:
+            if why := part.switched():
+                return why
         for optimizer, group, rates in self.rates:
             if not all(same(rate, optimizer.param_groups[group].get(name)) for name, rate in rates.items()):
                 return "a learning rate or another number of an optimizer that it reads"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import random
 import sys
 import threading
@@ -108,11 +109,12 @@ def _reached(start: Any) -> dict[int, Any]:
             continue
         seen.add(id(item))
         if isinstance(item, kinds):
-            found[id(_source(item))] = item
+            if not isinstance(item, random.SystemRandom):  # which has no state
+                found[id(_source(item))] = item
         elif isinstance(item, (list, tuple, set)):
-            left += list(item)[:_MOST_PARTS]
+            left += itertools.islice(item, _MOST_PARTS)
         elif isinstance(item, dict):
-            left += list(item.values())[:_MOST_PARTS]
+            left += itertools.islice(item.values(), _MOST_PARTS)
         elif isinstance(item, types.FunctionType):
             left += () if _installed(item) else used_by(item)
         elif isinstance(item, (types.MethodType, types.BuiltinMethodType)):

@@ -23,6 +23,7 @@ from .updates import Update, native_of, updates_of
 # A stand-in may lie otherwise in memory than the tensor that its operator makes, as behind a batch norm of a tensor that was turned.
 _aten = torch.ops.aten
 _COPYING = {_aten.view.default: _aten.reshape.default, _aten._unsafe_view.default: _aten.reshape.default}
+_IN_ROWS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default, _aten.embedding.default}  # whatever they are given
 _BY_STRIDES = {_aten.as_strided.default, _aten._reshape_alias.default}
 
 
@@ -180,7 +181,8 @@ class Lowering:
         """Unsupported for a view by the strides of a stand-in where those of the tensor may be others: where what it was made of is not
         contiguous, or it is not itself. What has one dimension is, as is what was asked for as such."""
         for made in {self.calls[self.steps[self.maker[thing]].calls[0]].node for thing in call.reads if thing in self.maker}:
-            of = [] if made.kwargs.get("memory_format") is torch.contiguous_format else made.all_input_nodes
+            sure = made.target in _IN_ROWS or made.kwargs.get("memory_format") is torch.contiguous_format
+            of = [] if sure else made.all_input_nodes
             tensors = [t for n in (made, *of) for t in tree_leaves(n.meta.get("val")) if isinstance(t, torch.Tensor) and t.layout is torch.strided]
             if any(t.dim() > 1 for t in tensors[:1]) and not all(t.is_contiguous() for t in tensors):
                 raise Unsupported(f"{call.name}, whose strides may be others than in the capture")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 MATCHES = "match statement"  # among the names: classes are asked for __match_args__
+SETTERS = {"setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars"}  # by these it sets attributes that it does not name
 _BY_TEXT = {"getattr", "hasattr", "attrgetter", "__dict__", "vars"}  # by these the code names attributes in texts
 
 

@@ -148,7 +148,7 @@ def rule_of(optimizer: Optimizer) -> Rule:
             raise Unsupported(f"{name} with complex parameters")
         for option in ("lr", "momentum", "betas"):
             given = group.get(option, ())
-            if any(isinstance(part, Tensor) for part in (given if isinstance(given, tuple) else (given,))):
+            if any(isinstance(part, Tensor) for part in (given if isinstance(given, (tuple, list)) else (given,))):
                 raise Unsupported(f"{name} with {option} as a tensor, whose arithmetic has other types")
     if any(hooks_of(optimizer)):
         raise Unsupported(f"{name} with hooks around its steps")
@@ -234,9 +234,12 @@ class Part:
     done: int
     momentum: bool  # whether the group has some
 
-    def switched(self) -> bool:
-        """Whether momentum is no longer 0, or is now, which is another arithmetic."""
-        return bool(self.optimizer.param_groups[self.group].get("momentum")) is not self.momentum
+    def switched(self) -> str:
+        """What makes the arithmetic another one: momentum that is no longer 0, or is now, or betas that are tensors now. '' if nothing."""
+        group = self.optimizer.param_groups[self.group]
+        if bool(group.get("momentum")) is not self.momentum:
+            return "whether an optimizer has momentum"
+        return "betas that are tensors" if any(isinstance(beta, Tensor) for beta in group.get("betas", ())) else ""
 
     def counts(self) -> set[float]:
         """How often these parameters have been updated: several numbers if they differ."""

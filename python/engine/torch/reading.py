@@ -86,15 +86,24 @@ class Reading:
             self._ended = True
             if self._reader != threading.get_ident():
                 self._lock.wait_for(lambda: not self._reader, _PATIENCE)
-            left = self._left_behind()
-        del left  # which runs what the loader does at its end
+            let_go = self._left_behind()
+        let_go()
 
-    def _left_behind(self) -> Any:
-        left = None
+    def _left_behind(self) -> Callable[[], None]:
+        """What lets the loader go, if the stage has ended and no thread reads it. To be called without the lock, because it runs what the
+        loader does at its end: in the loader's context, as its items."""
+        left: list[Any] = []
+        context, with_gradients = self._context or contextvars.Context(), self._with_gradients
         if self._ended and not self._reader:
-            left, self._loader, self._items, self._context = (self._loader, self._items), None, None, None
-            self._own = {}
-        return left
+            left += self._loader, self._items
+            self._loader, self._items, self._context, self._own = None, None, None, {}
+
+        def let_go() -> None:
+            if left:
+                with torch.set_grad_enabled(with_gradients):
+                    context.run(left.clear)
+
+        return let_go
 
     def __iter__(self) -> Reading:
         return self
@@ -140,8 +149,8 @@ class Reading:
                 if self._reader == me:
                     self._reader = 0
                     self._lock.notify_all()
-                left = self._left_behind()
-            del left
+                let_go = self._left_behind()
+            let_go()
 
     def watched(self, step: Callable[[Any], Any], data: Any) -> Any:
         """Runs a step. Whether it draws random numbers is noted while steps are watched."""

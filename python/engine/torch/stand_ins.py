@@ -79,6 +79,10 @@ def _inputs(graph: Graph) -> list[Any]:
     return list(graph.find_nodes(op="placeholder"))
 
 
+def has_stand_in(value: Any) -> bool:
+    return any(isinstance(part, FakeTensor) for part in tree_leaves(value))
+
+
 def is_another(tensor: Any) -> bool:
     """Whether a tensor has data, so that it was there before the capture, or comes from where the capture does not look."""
     return not isinstance(tensor, FakeTensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -202,7 +202,8 @@ class CompiledStep(Wrapper):
         return result
 
     def _set_back(self, why: str) -> None:
-        """Before an eager call, behind which modules train again as the captures need it. In vain if no capture has run for long."""
+        """Before an eager call, behind which modules train as the captures need it. If several calls in a row find them otherwise, they
+        never are, and the step is left to eager."""
         self.in_a_row += 1
         if self.in_a_row > MOST_SET_BACK:
             self._eagerly(why)

@@ -37,8 +37,9 @@ from torch.optim import Optimizer
 from . import glance
 from .calls import SetBack, Unsupported
 from .glance import MISSING
-from .named import MATCHES, asked_by, codes_of, globals_of, imported_by, installed, names_of, standard
+from .named import MATCHES, SETTERS, asked_by, codes_of, globals_of, imported_by, installed, names_of, standard
 from .parts import Parts
+from .stand_ins import has_stand_in
 
 MOST = 1024  # elements of a list, dict or set that are looked at
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -327,10 +328,11 @@ class Surroundings:
 
         def write(before: dict[Any, Any]) -> None:
             """Other threads, and handlers of signals, may have written what the code does not name."""
-            named = {n for n in {**own(), **before} if takes_all or n in self.names}
-            for name in named & attributes.keys():
+            every = takes_all or not SETTERS.isdisjoint(self.names)
+            its = {n for n, v in {**before, **own()}.items() if every or n in self.names or has_stand_in(v)}
+            for name in its & attributes.keys():
                 del attributes[name]
-            attributes.update({n: v for n, v in before.items() if n in named})
+            attributes.update({n: v for n, v in before.items() if n in its})
 
         self._place(owner, own, write)
         # What the class has, and the object nothing of its own for it yet.

@@ -158,6 +158,21 @@ def test_numbers_are_those_of_the_loop_in_turn(kind):
         assert list(steps) == []
 
 
+def test_a_generator_without_a_state_may_be_shared():
+    entropy = random.SystemRandom()
+
+    def loader():
+        for i in range(20):
+            yield torch.full((3,), float(i) + 0 * entropy.random())
+
+    def step(x):
+        return (x * 2).sum().item() + 0 * entropy.random()
+
+    for options in WAYS:
+        steps = engine.torch.smart_stage(step, loader(), **options)
+        assert list(steps) == [6.0 * i for i in range(20)] and not steps.report["in_turn"]
+
+
 @pytest.mark.parametrize("options", WAYS)
 def test_a_loader_begins_with_its_loop(options):
     def run(stage):

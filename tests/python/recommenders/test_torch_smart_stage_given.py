@@ -295,6 +295,20 @@ def test_what_a_loader_sets_for_itself_goes_with_it_from_thread_to_thread(loader
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("loader", [with_errstate, with_a_context_variable, with_no_grad])
+@pytest.mark.parametrize("options", WAYS)
+def test_a_loader_ends_where_it_ran(loader, options):
+    steps = engine.torch.smart_stage(lambda x: x.sum().item(), loader(), **options)
+    for _ in zip(range(12), steps):
+        pass
+    with torch.no_grad():
+        steps.cancel()
+        assert not torch.is_grad_enabled()
+    assert torch.is_grad_enabled() and numpy.geterr()["divide"] == "warn"
+    gc.collect()
+
+
 @pytest.mark.parametrize("options", WAYS)
 @pytest.mark.parametrize("ends", ["with", "cancel", "break"])
 def test_at_its_end_a_stage_lets_its_loader_go(ends, options):
@@ -321,7 +335,8 @@ def test_at_its_end_a_stage_lets_its_loader_go(ends, options):
 
 
 @pytest.mark.parametrize("options", WAYS)
-def test_behind_a_break_no_thread_reads(options):
+def test_behind_a_break_no_thread_reads(options, monkeypatch):
+    monkeypatch.setattr("engine.torch.reading._PATIENCE", PATIENCE)  # also where others use the machine
     class Rows(torch.utils.data.Dataset):
         inside = 0
 

@@ -428,6 +428,17 @@ def test_settings_of_a_group_in_a_list_that_is_changed_are_noticed(forced, read)
     assert not step.why_eager and step.captures == 1 + read
 
 
+def test_betas_that_become_tensors_are_noticed(forced):
+    forced("in turn")
+
+    def between(i, optimizer, _):
+        if i == 4:
+            optimizer.param_groups[0]["betas"] = torch.tensor(0.5), torch.tensor(0.9)
+
+    step = compared(trained(lambda p: Adam(p, lr=0.1), between))
+    assert "betas as a tensor" in step.why_eager
+
+
 def test_a_tensor_among_the_settings_of_a_group_is_noticed(forced):
     forced("in turn")
 

@@ -378,6 +378,32 @@ def test_what_a_step_leaves_behind_elsewhere_makes_it_run_eagerly(forced, after,
             step(X)
 
 
+def test_attributes_by_computed_names_are_as_they_were_behind_a_capture(forced):
+    forced("in turn")
+    found = []
+    for compile in (engine.torch.compile_step, lambda step: step):
+        torch.manual_seed(0)
+        model, kept = nn.Linear(1, 1), types.SimpleNamespace()
+        optimizer = SGD(model.parameters(), lr=0.1)
+        name = ["hidden", "calls"]
+        setattr(kept, name[0], torch.zeros(1, 1)), setattr(kept, name[1], 0)
+
+        def step(x):
+            optimizer.zero_grad()
+            h = model(x) + getattr(kept, name[0])
+            setattr(kept, name[0], h.detach()), setattr(kept, name[1], getattr(kept, name[1]) + 1)
+            loss = h.square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compiled = compile(step)
+            found.append([compiled(torch.full((1, 1), 0.1)).item() for _ in range(4)] + [kept.hidden.item(), kept.calls])
+    assert found[0] == found[1]
+
+
 def test_what_a_handler_of_a_signal_writes_during_a_capture_is_not_lost(forced):
     forced("in turn")
     made, step = trainer(lambda s: signal.raise_signal(signal.SIGUSR1) or s.alpha)

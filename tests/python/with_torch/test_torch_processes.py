@@ -16,6 +16,7 @@ TRAINING = """
     from support import layers, training
 
     torch.set_num_threads(1)
+    torch.manual_seed(0)  # of some others all units of the first layer are dead
     model = layers()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # Adam reads .item(), where torch itself may abort at exit
     step = engine.torch.compile_step(training(model, optimizer), options={"workers": 2})
