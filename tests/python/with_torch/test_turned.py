@@ -3,7 +3,7 @@
 import pytest
 import torch
 from kinds import compared, momentum
-from support import MODES, check
+from support import MODES, check, training
 from torch import nn
 from torch.nn import functional as F
 
@@ -53,16 +53,7 @@ def test_a_step_looks_at_turned_tensors_as_eagerly(forced, between, mode):
 
     def make():
         model = Turned(BETWEEN[between])
-        optimizer = momentum(model)
-
-        def step(x):
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return [model], step
+        return [model], training(model, momentum(model))
 
     assert not compared(make)
 
@@ -80,15 +71,6 @@ def test_a_view_by_strides_that_only_a_stand_in_has_makes_a_step_run_eagerly(for
     def make():
         by_strides = lambda made: made.as_strided(made.shape, made.stride())  # noqa: E731
         model = nn.Sequential(nn.Linear(8, 8), Strided(by_strides)) if sure else Turned(lambda model, h: by_strides(model.norm(h)))
-        optimizer = momentum(model)
-
-        def step(x):
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return [model], step
+        return [model], training(model, momentum(model))
 
     assert compared(make) == "" if sure else "aten.as_strided.default, whose strides" in compared(make)
