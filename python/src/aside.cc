@@ -106,7 +106,7 @@ nb::object Aside(nb::handle object, nb::list inputs) {
     const engine::PolicyScope threaded = state->engine.EnterPolicy({.policy = engine::Policy::kThreaded});
     const auto push = [&](const engine::OpDesc& desc, auto&& body) {
       if (!state->engine.TryPush(desc, std::move(body), site))
-        WithoutGil([&] { state->engine.Push(desc, std::move(body), site); });
+        PushWithoutGil([&] { state->engine.Push(desc, std::move(body), site); });
     };
     std::vector<engine::Var> reads, ready;
     for (size_t i = 0; i < inputs.size(); ++i) {

@@ -172,7 +172,7 @@ PyRun StartRun(const PyPlan& self, nb::sequence inputs, const RunArguments& argu
     }
     if (!out.run) {
       const DropsAtEnd drops;
-      WithoutGil([&] { out.run = self.plan.Start(values, options, site); });
+      PushWithoutGil([&] { out.run = self.plan.Start(values, options, site); });
     }
     RaiseInterrupt();
     if (!ready.empty() && arguments.ready.empty()) HoldInputs(inputs, out.run.var(), state, site);

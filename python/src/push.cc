@@ -128,7 +128,7 @@ nb::object Push(const StatePtr& state, const PushArgs& args, Way way) {
       returned = nb::bool_(pushed);
     } else if (way == Way::kHeld) {
       engine::HeldOp held;
-      WithoutGil([&] { held = state->engine.PushHeld(desc, std::move(body), site); });
+      PushWithoutGil([&] { held = state->engine.PushHeld(desc, std::move(body), site); });
       returned = nb::cast(PyHeldOp(std::move(held)), nb::rv_policy::move);
     } else {
       SharedBody::Called called{PyRef::Borrow(args.fn.ptr()), CarryContext()};
@@ -311,14 +311,13 @@ void BindPush(nb::module_& m, nb::class_<PyEngine>& cls) {
             const engine::Site site = CallerSite();
             const PolicyHere policy(self.engine);
             try {
-              WithoutGil([&] {
+              PushWithoutGil([&] {
                 if (priority) {
                   self.engine->engine.Push(self.op, *priority, site);
                 } else {
                   self.engine->engine.Push(self.op, site);
                 }
               });
-              RaiseInterrupt();
             } catch (...) {
               Raise(std::current_exception());
             }

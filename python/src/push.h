@@ -45,26 +45,14 @@ void SubmitBody(const StatePtr& state, const engine::OpDesc& desc, Body body, en
   };
   // A push takes less time than giving the GIL up and getting it back, and it never waits for a body. So it keeps the
   // GIL, unless the queue is full or ops run inside their push.
-  if (!state->caller_runs && engine::UsesWorkers(eng.policy())) {
-    if (try_push()) return;
-    // The main thread has to see Ctrl-C, so it asks again and again. Not with an op for a device: only a push that waits
-    // releases the ops that a bulk of this thread holds.
-    using Kind = engine::Placement::Kind;
-    const Kind kind = desc.place.kind;
-    const bool on_host = kind == Kind::kDefault || kind == Kind::kPool || kind == Kind::kIo;
-    while (on_host && WaitsForSignals() && eng.workers() > 0) {
-      NapAndCheckSignals();
-      if (try_push()) return;
-    }
-  }
-  WithoutGil([&] {
+  if (!state->caller_runs && engine::UsesWorkers(eng.policy()) && try_push()) return;
+  PushWithoutGil([&] {
     if constexpr (kAsync) {
       eng.PushAsync(desc, std::move(body), site);
     } else {
       eng.Push(desc, std::move(body), site);
     }
   });
-  RaiseInterrupt();
 }
 
 void BindPush(nanobind::module_& m, nanobind::class_<PyEngine>& cls);

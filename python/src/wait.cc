@@ -86,11 +86,6 @@ void CheckSignals() {
 
 bool WaitsForSignals() { return OnMainThread() && !CurrentBody(); }
 
-void NapAndCheckSignals() {
-  WithoutGil([] { std::this_thread::sleep_for(std::chrono::microseconds(200)); });
-  CheckSignals();
-}
-
 std::optional<double> TimeoutOf(nb::handle given) {
   if (given.is_none()) return {};
   const double seconds = PyFloat_AsDouble(given.ptr());

@@ -7,6 +7,9 @@
 #include <functional>
 #include <optional>
 
+#include "engine/room_watch.h"
+#include "failure.h"
+#include "gil.h"
 #include "handle.h"
 
 namespace engine_python {
@@ -20,8 +23,23 @@ std::optional<double> TimeoutOf(nanobind::handle given);
 bool WaitsForSignals();
 // Raises what a signal handler raised.
 void CheckSignals();
-// A moment without the GIL, for a wait that only asks; raises what a signal handler raised.
-void NapAndCheckSignals();
+// Calls `push` without the GIL. Where it waits for room on the main thread, signals are handled meanwhile; raises what their
+// handlers raised, and then nothing was pushed.
+template <class Push>
+void PushWithoutGil(Push&& push) {
+  if (WaitsForSignals()) {
+    WithoutGil([&] {
+      const engine::RoomWatch watch(kSlice, [] {
+        const PythonScope python;
+        CheckSignals();
+      });
+      push();
+    });
+  } else {
+    WithoutGil(push);
+  }
+  RaiseInterrupt();
+}
 
 // Waits for `var`; false after the timeout. Raises what the op raised, or KeyboardInterrupt.
 bool WaitVar(const PyVar& var, std::optional<double> timeout);

@@ -1,4 +1,5 @@
 // Contract 7: the soft bound makes outside pushes wait, the hard one refuses, TryPush says no.
+#include "engine/room_watch.h"
 #include "support/engine_test.h"
 
 namespace engine::test {
@@ -166,6 +167,36 @@ TEST_P(BackPressureTest, TryPushSaysNoAtTheBoundAndYesAfterwards) {
   EXPECT_TRUE(eng.TryPush({.updates = {a}}, [&ran] { ++ran; }));
   eng.Wait(a);
   EXPECT_EQ(ran, accepted + 1);
+}
+
+TEST_P(BackPressureTest, AWatchLooksWhileAPushWaitsAndMayEndIt) {
+  if (workers() == 0) GTEST_SKIP() << "a push runs the ops that it waits for";
+  Engine eng(Bounded(workers(), 16));
+  Var a = eng.NewVar("a");
+  std::atomic<bool> go{false};
+  eng.Push({.updates = {a}}, [&] { go.wait(false); });
+  while (eng.TryPush({.updates = {a}}, [] {})) {
+  }
+  const uint64_t pushed = eng.stats().pushed;
+  int looks = 0;
+  {
+    const RoomWatch outer(1h, [] { FAIL() << "only the innermost looks"; });
+    const RoomWatch watch(1ms, [&] {
+      if (++looks % 3 == 0) throw std::runtime_error("enough");
+    });
+    EXPECT_THROW(eng.Push({.updates = {a}}, [] {}), std::runtime_error);
+    EXPECT_THROW(eng.PushHeld({.updates = {a}}, [] {}), std::runtime_error) << "it looks for each push anew";
+  }
+  EXPECT_EQ(eng.stats().pushed, pushed);
+  {
+    const RoomWatch watch(1ms, [&] {
+      if (go.exchange(true)) return;
+      go.notify_all();
+    });
+    eng.Push({.updates = {a}}, [] {});
+  }
+  eng.Wait(a);
+  EXPECT_EQ(a.version(), pushed + 1);
 }
 
 TEST_P(BackPressureTest, HardBoundThrowsAndChangesNothing) {

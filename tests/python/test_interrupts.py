@@ -13,18 +13,40 @@ INTERRUPT = """
 """
 
 
-def test_a_push_that_waits_for_room_can_be_interrupted(run_python):
+PUSHES = {
+    "push": "engine.push(nothing)",
+    "push_async": "engine.push_async(lambda done: done())",
+    "push_held": "engine.push_held(nothing)",
+    "an Operator": "operator.push()",
+    "a call": "double(1)",
+    "a recorded function": "recorded(1)",
+    "a plan": "plan.start([1])",
+    "overwrite": "value.overwrite(1)",
+}
+READY = """
+    engine.init(workers=1, max_pending=4)
+    nothing = lambda: None
+    double = engine.op(lambda x: 2 * x)
+    value, operator, plan = engine.value(1), engine.new_operator(nothing), engine.graph(lambda x: double(x), 1)
+    recorded = engine.hybridize(lambda x: double(x))
+    recorded(1).get()
+    engine.wait_all()
+"""
+
+
+@pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
+def test_a_push_that_waits_for_room_can_be_interrupted(run_python, push):
     ended = run_python(
         INTERRUPT
-        + """
-    engine.init(workers=1, max_pending=4)
+        + READY
+        + f"""
     gate = threading.Event()
     engine.push(gate.wait)
     soon()
     pushed = 0
     try:
         for pushed in range(1000):
-            engine.push(lambda: None)
+            {push}
     except KeyboardInterrupt:
         print("interrupted", pushed < 10)
     gate.set()
@@ -32,6 +54,32 @@ def test_a_push_that_waits_for_room_can_be_interrupted(run_python):
     """
     )
     assert ended.out == "interrupted True\n", ended
+
+
+@pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
+@pytest.mark.parametrize("full", ["of ops that wait for the main thread", "and stopped"])
+def test_a_push_of_the_main_thread_goes_on_where_nothing_else_can(run_python, push, full):
+    """As one of any other thread does: a wait would be for itself."""
+    ended = run_python(
+        READY
+        + f"""
+    stopped = {full == "and stopped"}
+    held = engine.push_held(nothing, writes=[value])
+    if stopped:
+        engine.default().stop()
+    else:
+        for _ in range(4):
+            engine.push(nothing, updates=[value])
+    for _ in range(10):
+        {push}
+    held.release()
+    if stopped:
+        engine.default().start()
+    engine.wait_all()
+    print("went on")
+    """
+    )
+    assert ended.out == "went on\n", ended
 
 
 @pytest.mark.parametrize("policy", ["inline", "naive"])

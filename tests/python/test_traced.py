@@ -166,11 +166,14 @@ def test_arguments_answer_by_their_type_whether_a_pattern_may_match_and_whether_
         taken.append(callable(x))
         return double(1)
 
-    for given, expected in ((np.ones(2), ["other", False]), (3, ["other", False]), (len, ["other", True])):
+    matched_by_a_pattern, not_matched = [[1, 2], (1, 2), {"a": 1}], [3, len]
+    of_sequences = 1 << 5  # in a type's flags; arrays have it from NumPy 2.5 on
+    (matched_by_a_pattern if np.ndarray.__flags__ & of_sequences else not_matched).append(np.ones(2))
+    for given in not_matched:
         taken.clear()
         engine.hybridize(step)(given)
-        assert taken == expected
-    for given in ([1, 2], (1, 2), {"a": 1}):
+        assert taken == ["other", given is len]
+    for given in matched_by_a_pattern:
         with pytest.raises(engine.UsageError, match="while the function is recorded"):
             engine.hybridize(step)(given)
     with pytest.raises(engine.UsageError, match="while the function is recorded.*counts its items"):

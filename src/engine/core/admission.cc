@@ -2,12 +2,26 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/core.h"
 #include "core/hook_frame.h"
+#include "engine/room_watch.h"
 
-namespace engine::detail {
+namespace engine {
+namespace {
+
+thread_local constinit RoomWatch* t_room_watch = nullptr;
+
+}  // namespace
+
+RoomWatch::RoomWatch(std::chrono::nanoseconds period, std::function<void()> look)
+    : period_(period), look_(std::move(look)), outer_(std::exchange(t_room_watch, this)) {}
+
+RoomWatch::~RoomWatch() { t_room_watch = outer_; }
+
+namespace detail {
 
 void Admission::Refuse() {
   throw UsageError("push after shutdown: the engine takes no more ops; push before Shutdown, or to another engine");
@@ -35,19 +49,45 @@ bool Admission::MakeRoom(ThreadSlot& slot, bool may_wait) {
 // Pushes that wait go on when no more ops than this are pending.
 static uint64_t Enough(size_t max_pending) { return max_pending - (max_pending + 1) / tuning::kRefillDivisor; }
 
+// Announced: a push that waits for room. In a fork's child, whose Admission is a new one, it is nobody's.
+class Admission::Announced {
+ public:
+  // The announcement comes first, then the look at workers and devices. Partners: NoteIdle, which a worker or the retirement
+  // thread calls after it has announced its sleep; and the LightFence of a completer, behind its count.
+  explicit Announced(Admission& admission) : admission_(admission) {
+    admission_.waiters_.fetch_add(1, std::memory_order_seq_cst);
+    HeavyFence();
+  }
+  ~Announced() {
+    if (InChild()) return;
+    admission_.waiters_.fetch_sub(1, std::memory_order_relaxed);
+    admission_.core_.caller_pool().PassOn();
+  }
+  Announced(const Announced&) = delete;
+  bool InChild() const { return Forks() != forks_; }
+
+ private:
+  Admission& admission_;
+  const uint32_t forks_ = Forks();
+};
+
 void Admission::WaitForRoom(ThreadSlot& slot) {
   const TracedWait traced(WaitCause::kRoom);
   slot.backpressure_waits.Add();
   const uint64_t enough = Enough(core_.options().max_pending);
-  // Announces the wait, then looks at workers and devices. Partners: NoteIdle, which a worker or the retirement thread
-  // calls after it has announced its sleep; and the LightFence of a completer, behind its count.
-  waiters_.fetch_add(1, std::memory_order_seq_cst);
-  HeavyFence();
+  const Announced announced(*this);
   core_.chains().ReleaseAll();  // a push into a chain after this sees Waiters() and releases the chain itself
   uint64_t left = 0;
   Clock::time_point patience{};
-  const uint32_t forks = Forks();
+  const RoomWatch* const watch = t_room_watch;
+  Clock::time_point look = watch ? Clock::now() + watch->period_ : kNever;
   for (;;) {
+    if (watch && Clock::now() >= look) {
+      watch->look_();
+      if (announced.InChild()) [[unlikely]]
+        throw ForkedWhilePending("a push that waited for room was looked after by code that forked; what it pushes happens in the parent");
+      look = Clock::now() + watch->period_;
+    }
     const uint32_t seq = changes_.load(std::memory_order_acquire);
     const uint64_t pending = core_.slots().Pending();
     if (pending <= enough) break;
@@ -55,14 +95,14 @@ void Admission::WaitForRoom(ThreadSlot& slot) {
     const bool stopped = core_.Stopped();  // mutant: push_drives_while_stopped
     // Looks first, because a run that ends wakes the pushes that wait, and this one is among them.
     if (!stopped && core_.pool(kCallerPool).HasReady() && core_.DriveOne()) {
-      if (Forks() != forks) [[unlikely]]  // in the child, where nobody waits here
+      if (announced.InChild()) [[unlikely]]
         throw ForkedWhilePending(
             "an op that a push ran while it waited for room has forked; what it pushes happens in the parent");
       continue;
     }
     core_.EndOwnRun(slot);
     const auto sleep = [&](Clock::time_point until) {
-      core_.caller_pool().Sleep({&changes_, true}, seq, until, !stopped);
+      core_.caller_pool().Sleep({&changes_, true}, seq, std::min(until, look), !stopped);
     };
     if (HostMayProgress() || (!stopped && OthersRun())) {  // mutant: driven_ops_are_overlooked
       sleep(kNever);
@@ -79,8 +119,6 @@ void Admission::WaitForRoom(ThreadSlot& slot) {
       break;
     }
   }
-  waiters_.fetch_sub(1, std::memory_order_relaxed);
-  core_.caller_pool().PassOn();
 }
 
 bool Admission::HostMayProgress() {
@@ -109,4 +147,5 @@ void Admission::Wake() {
   FutexWake(changes_, kEveryone);
 }
 
-}  // namespace engine::detail
+}  // namespace detail
+}  // namespace engine

@@ -43,6 +43,7 @@ class Admission {
   void AfterForkInChild() { Renew(*this, core_, phase() == Phase::kDraining ? Phase::kClosed : phase()); }
 
  private:
+  class Announced;
   void WaitForRoom(ThreadSlot& slot);
   bool HostMayProgress();
   // Whether an op runs that no worker's state tells of, or is queued for the caller pool. Its end then wakes the pushes that wait.

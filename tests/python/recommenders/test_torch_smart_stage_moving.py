@@ -131,7 +131,8 @@ def test_a_program_may_end_while_its_stage_runs_ahead(end):
         print("here", flush=True)
         {end}
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=120)
+    quiet = "ignore:This process:DeprecationWarning"  # of CPython from 3.12 on, at a fork beside threads
+    done = subprocess.run([sys.executable, "-W", quiet, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "here\n", "")
 
 
