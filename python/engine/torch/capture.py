@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import linecache
 import operator
@@ -317,7 +318,7 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
     Runs nothing and changes nothing."""
     made, error = Made(), None
     try:
-        return _captured(step, state, leaves, spec, made)
+        return contextvars.copy_context().run(_captured, step, state, leaves, spec, made)
     except BaseException as raised:  # Ctrl-C, too
         error = raised
         raise

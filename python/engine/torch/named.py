@@ -11,6 +11,7 @@ from typing import Any
 
 MATCHES = "match statement"  # among the names: classes are asked for __match_args__
 SETTERS = {"setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars"}  # by these it sets attributes that it does not name
+_PACKAGES = {"site-packages", "dist-packages"}  # folders of packages; the second is Debian's
 _BY_TEXT = {"getattr", "hasattr", "attrgetter", "__dict__", "vars"}  # by these the code names attributes in texts
 
 
@@ -22,8 +23,9 @@ def standard(root: str) -> bool:
 @functools.cache
 def installed(root: str) -> bool:
     """Whether a package is torch, of the standard library or installed, and not the program's."""
-    file = getattr(sys.modules.get(root), "__file__", None) or ""
-    return standard(root) or root == "torch" or "site-packages" in file
+    module = sys.modules.get(root)
+    files = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]  # a namespace package is no file
+    return standard(root) or root == "torch" or any(not _PACKAGES.isdisjoint(file.split("/")) for file in files)
 
 
 def names_of(code: Any) -> Iterator[str]:

@@ -62,6 +62,7 @@ def used_by(function: types.FunctionType) -> Iterator[Any]:
     for name in names_of(function.__code__):
         yield function.__globals__.get(name)
     yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
 
 
 def around() -> tuple[Any, ...]:

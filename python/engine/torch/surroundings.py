@@ -206,12 +206,11 @@ class Surroundings:
             self.names.update(part for name in read for part in name.split("."))
         if isinstance(item, contextvars.ContextVar):
             self._guard(f"the variable {item.name}", lambda: (item.get(MISSING),))
-            self._place(f"the variable {item.name}", lambda: {None: item.get(MISSING)},
-                        lambda before: before[None] is MISSING or item.set(before[None]))  # fmt: skip
+            self._place(f"the variable {item.name}", lambda: {None: item.get(MISSING)}, lambda _: None)  # capture() has a context of its own
             return [item.get(MISSING)]
         if isinstance(item, os._Environ):
             self._guard("the environment", lambda: (*item._data, *item._data.values()))
-            self._place("the environment", lambda: dict(item), lambda before: (item.clear(), item.update(before)))  # type: ignore[func-returns-value]
+            self._place("the environment", lambda: dict(item._data), lambda before: _restore(item, before))
         if isinstance(item, threading.local):
             owner, names = type(item).__qualname__, [n for n in vars(item) if n in self.names]  # of this thread, here and later
             self._guard(owner, lambda: tuple(vars(item).get(n, MISSING) for n in names))
@@ -417,25 +416,31 @@ class Surroundings:
         # Of tensors of one element a trace computes values, too: the counts of batches, of modules that are not swapped.
         counts = [(t, t._version, t.detach().clone()) for _, _, t in self.parts.tensors
                   if t is not None and not nn.parameter.is_lazy(t) and t.numel() == 1]  # fmt: skip
-        changed: list[str] = []
-        trained: list[str] = []  # likewise: whether a module trains
         try:
             yield
         finally:
             for count, version, value in counts:
                 if count._version != version:
                     count.data.copy_(value)
-            for place, values in before:
-                now = place.read()
-                if list(now) == list(values) and all(map(operator.is_, now.values(), values.values())):
-                    continue
-                if differ := [n for n in {**values, **now} if not same(values.get(n, MISSING), _real(now.get(n, MISSING), real))]:
-                    where = f"'{differ[0]}' of " if isinstance(differ[0], str) else ""
-                    (trained if [*values] == ["training"] else changed).append(f"{where}{place.owner}")
+            # All of it is put back before any of it is judged, whatever comparisons of the program's do.
+            moved = [(place, values, now) for place, values in before if not _identical(values, now := place.read())]
+            for place, values, _ in moved:
                 place.write(values)
+        changed: list[str] = []
+        trained: list[str] = []  # of these, those that are only whether a module trains
+        for place, *both in moved:
+            values, now = (_by_key(held, real) for held in both)
+            if differ := [n for n in {**values, **now} if not same(values.get(n, MISSING), _real(now.get(n, MISSING), real))]:
+                where = f"'{differ[0]}' of " if isinstance(differ[0], str) else ""
+                (trained if [*values] == ["training"] else changed).append(f"{where}{place.owner}")
         if found := changed + trained:
             raise (Unsupported if changed else SetBack)(f"it changes {found[0]}, which a run of its plan would not; return such a value, or "
                                                         "keep it in a buffer of a module that the step changes in place")  # fmt: skip
+
+
+def _by_key(held: dict[Any, Any], real: Callable[[Any], Any]) -> dict[Any, Any]:
+    """With keys that no ``==`` of the program's compares, as that of tensors would."""
+    return {key if isinstance(key, SIMPLE) else id(_real(key, real)): value for key, value in held.items()}
 
 
 def _real(value: Any, real: Callable[[Any], Any]) -> Any:
@@ -465,6 +470,12 @@ def gives_another_each_time(item: Any) -> bool:
     return isinstance(item, (Iterator, *(kind for kind in queues if kind))) and not isinstance(item, io.IOBase)
 
 
+def _identical(before: dict[Any, Any], now: dict[Any, Any]) -> bool:
+    """In the same order, too. Asks no object of the program's whether it equals another."""
+    return (len(before) == len(now) and all(map(operator.is_, before.values(), now.values()))
+            and all(a is b or type(a) is int and a == b for a, b in zip(before, now)))  # fmt: skip
+
+
 def _made_of(functions: list[types.FunctionType]) -> tuple[Any, ...]:
     """What may be put in the place of a function without another function."""
     return (*[f.__code__ for f in functions], *[f.__defaults__ for f in functions])
@@ -481,12 +492,23 @@ def _bind(cells: Any, before: dict[Any, Any]) -> None:
     for cell, value in zip(cells, before.values()):
         if value is not MISSING:
             cell.cell_contents = value
+        elif _cell(cell) is not MISSING:
+            del cell.cell_contents
+
+
+def _restore(environment: Any, before: dict[Any, Any]) -> None:
+    now = dict(environment._data)
+    for name in now.keys() - before.keys():
+        del environment[environment.decodekey(name)]
+    environment.update({environment.decodekey(n): environment.decodevalue(v) for n, v in before.items() if now.get(n) != v})
 
 
 def _set_all(item: Any, before: dict[str, Any]) -> None:
     for name, value in before.items():
         if value is not MISSING:
             setattr(item, name, value)
+        elif hasattr(item, name):
+            delattr(item, name)
 
 
 def _put_all(held: dict[str, Any], before: dict[str, Any]) -> None:

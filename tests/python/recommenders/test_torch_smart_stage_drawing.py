@@ -114,6 +114,15 @@ def torchs_own():
     return (row * torch.rand(1, generator=rng) for row in rows()), lambda x: (x * torch.rand(4, generator=rng)).sum().item(), "torch's Generator"
 
 
+def a_default_of_a_keyword():
+    rng = random.Random(1)
+
+    def step(x, *, chance=rng.random):
+        return (x * chance()).sum().item()
+
+    return (row * rng.random() for row in rows()), step, "random's Random"
+
+
 def a_datasets_own():
     rng = random.Random(1)
 
@@ -134,7 +143,7 @@ def in_common_and_only_the_loader_draws():
 
 @pytest.mark.parametrize("kind", [a_loader_and_a_step, an_augmenting_loader, pythons_random, numpys_generator, a_loader_alone,
                                   a_step_alone, a_shuffled_loader_and_a_step, two_generators, a_step_that_forks, a_checkpointed_step,
-                                  a_step_that_puts_pythons_state_back, numpys_own, torchs_own, a_datasets_own,
+                                  a_step_that_puts_pythons_state_back, numpys_own, torchs_own, a_default_of_a_keyword, a_datasets_own,
                                   in_common_and_only_the_loader_draws])  # fmt: skip
 def test_numbers_are_those_of_the_loop_in_turn(kind):
     def seeded():

@@ -1,6 +1,7 @@
 """compile_step: parameters that a step reaches by other ways than through their module."""
 
 import copy
+import importlib
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 import engine.torch
+from engine.torch.named import installed
 
 X = torch.arange(24.0).reshape(3, 8)
 
@@ -174,3 +176,33 @@ def test_a_tensor_that_requires_gradients_may_be_looked_at_without_them(forced):
 
     ours = trained(named, SGD, False)
     same(ours[:2], trained(make, SGD, False)[:2])
+
+
+def test_an_optimizer_that_is_the_default_of_a_keyword_is_found(forced):
+    forced("in turn")
+
+    def make(model, optimizer):
+        def step(x, *, chosen=optimizer):
+            chosen.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            chosen.step()
+            return loss
+
+        return step
+
+    ours, theirs = (trained(make, SGD, compiled) for compiled in (True, False))
+    same(ours[:2], theirs[:2])
+    assert not ours[2]
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+@pytest.mark.parametrize("file", ["__init__.py", "part.py"])
+def test_what_lies_where_packages_do_is_not_the_programs(folder, file, tmp_path, monkeypatch):
+    """Debian has its own folder for packages; without an __init__.py a package has no file."""
+    name = f"package_{folder[:4]}_{file[:4].strip('_')}"
+    (tmp_path / folder / name).mkdir(parents=True)
+    (tmp_path / folder / name / file).write_text("")
+    monkeypatch.syspath_prepend(tmp_path / folder)
+    importlib.import_module(name)
+    assert installed(name)

@@ -1,6 +1,7 @@
 """compile_step: a capture runs nothing and changes nothing, and what stands for a tensor in it is not told from the tensor."""
 
 import collections
+import contextvars
 import functools
 import gc
 import types
@@ -126,6 +127,79 @@ def test_a_memo_keeps_no_stand_in(get):
     step = with_changes(make, lambda i: (torch.randn(sizes[i], 8),))
     assert step.why_eager
     assert type(get(4)) is torch.Tensor and type(get(6)) is torch.Tensor
+
+
+class Slots:
+    __slots__ = ("mask",)
+
+
+def in_a_slot():
+    slots = Slots()
+
+    def get(x):
+        if not hasattr(slots, "mask"):
+            slots.mask = torch.full_like(x, 2.0)
+        return slots.mask
+
+    return get, lambda: hasattr(slots, "mask") and delattr(slots, "mask")
+
+
+def in_a_cell():
+    def get(x):
+        nonlocal mask
+        try:
+            return mask
+        except NameError:
+            mask = torch.full_like(x, 2.0)
+        return mask
+
+    def forget():
+        nonlocal mask
+        mask = None
+        del mask
+
+    mask = None
+    del mask
+    return get, forget
+
+
+def in_a_context():
+    variable = contextvars.ContextVar("mask")
+
+    def get(x):
+        if variable.get(None) is None:
+            variable.set(torch.full_like(x, 2.0))
+        return variable.get()
+
+    return get, lambda: variable.set(None)
+
+
+@pytest.mark.parametrize("kept", [in_a_slot, in_a_cell, in_a_context])
+def test_what_was_not_set_before_a_capture_is_not_set_behind_it(kept):
+    """The first call sets it, and the capture is of a call that finds it unset."""
+
+    def prepare(model):
+        get, forget = kept()
+        return types.SimpleNamespace(get=get, forget=forget)
+
+    make = training(lambda m, x, of: (m(x * of.get(x))).square().mean(), lambda i, of: of.forget() if i == 1 else None, prepare=prepare)
+    assert with_changes(make).why_eager
+
+
+def test_a_dict_of_parameters_whose_order_a_capture_changes_is_put_back():
+    """Keys that are compared by ``==`` would be compared as tensors."""
+    ages = []
+
+    def prepare(model):
+        ages.append({model.weight: 0, model.bias: 0})
+        return ages[-1]
+
+    def loss(model, x, of):
+        of[model.weight] = of.pop(model.weight) + 1
+        return plain(model, x)
+
+    assert "it changes a dict" in with_changes(training(loss, prepare=prepare)).why_eager
+    assert [[*of.values()] for of in ages] == [[0, 6], [0, 6]]
 
 
 # --- what tells tensors apart
