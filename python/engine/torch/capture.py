@@ -29,7 +29,7 @@ from .finish import Numbers, Taken, finish
 from .groups import Groups, led
 from .modes import EAGER, IN_ORDER
 from .optimizers import Part, counted
-from .overlaps import Memory, meet, one_thing
+from .overlaps import Memory, one_thing
 from .rows import opaque_rows
 from .stand_ins import Found, Made, alike, is_another, refuse_what_has_no_answer
 from .state import State

@@ -14,7 +14,7 @@ from . import regions
 from .calls import line_of
 from .modes import EAGER
 from .program import Program
-from .state import reached
+from .reach import reached
 from .step import CompiledStep
 
 

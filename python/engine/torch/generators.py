@@ -10,12 +10,13 @@ import random
 import sys
 import threading
 import types
-from typing import Any, Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 
 from .named import installed, names_of
-from .state import used_by
+from .reach import held_by, walk
 
 _MOST_OBJECTS, _MOST_PARTS = 4096, 64  # that are looked at for generators; of each container
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")  # keep the states of generators from what they do themselves
@@ -34,7 +35,7 @@ def states(own: Own | None = None) -> dict[str, Any]:
         found["NumPy's generator"] = numpy.random.get_state()
     if torch.cuda.is_initialized():
         found["torch's generator of the GPU"] = torch.cuda.get_rng_state()
-    return found | {name: _state(generator) for name, generator in (own or {}).items()}
+    return found | {name: state_of(generator) for name, generator in (own or {}).items()}
 
 
 def drawn_from(before: dict[str, Any], own: Own | None = None) -> set[str]:
@@ -96,44 +97,45 @@ def in_common(step: Callable[..., Any], loader: Any) -> Own:
 
 
 def _reached(start: Any) -> dict[int, Any]:
-    """The generators that an object reaches: through closures, attributes, containers, iterators, and the variables of generator functions.
-    By id; those of NumPy are told apart by what they draw from."""
+    """The generators that an object reaches, also through attributes, iterators, and the variables of generator functions. By id; those of
+    NumPy are told apart by what they draw from."""
     numpy = sys.modules.get("numpy.random")
-    kinds = (torch.Generator, random.Random, *((numpy.Generator, numpy.RandomState) if numpy else ()))
-    found: dict[int, Any] = {}
-    everybodys = (torch.default_generator, random._inst, getattr(getattr(numpy, "mtrand", None), "_rand", None))
-    left, seen = [start], set(map(id, everybodys))
-    while left and len(seen) < _MOST_OBJECTS:
-        item = left.pop()
-        if id(item) in seen or isinstance(item, (types.ModuleType, torch.Tensor)):
-            continue
-        seen.add(id(item))
-        if isinstance(item, kinds):
-            if not isinstance(item, random.SystemRandom):  # which has no state
-                found[id(_source(item))] = item
-        elif isinstance(item, (list, tuple, set)):
-            left += itertools.islice(item, _MOST_PARTS)
-        elif isinstance(item, dict):
-            left += itertools.islice(item.values(), _MOST_PARTS)
-        elif isinstance(item, types.FunctionType):
-            left += () if _installed(item) else used_by(item)
-        elif isinstance(item, (types.MethodType, types.BuiltinMethodType)):
-            left += [item.__self__, getattr(item, "__func__", None)]
-        elif isinstance(item, functools.partial):
-            left += [item.func, *item.args, item.keywords]
-        elif isinstance(item, types.GeneratorType):
-            left += [item.gi_yieldfrom, *(item.gi_frame.f_locals.values() if item.gi_frame else ())]
-            left += [item.gi_frame.f_globals.get(name) for name in names_of(item.gi_code)] if item.gi_frame else []
-        elif type(item).__module__ in ("builtins", "itertools") and hasattr(item, "__next__"):
-            left += gc.get_referents(item)
-        elif not isinstance(item, type):
-            left += getattr(item, "__dict__", {}).values()
-            left += [held for kind in type(item).__mro__ if not _installed(kind) for held in vars(kind).values()]
-    return found
+    everybodys = (torch.default_generator, random._inst, getattr(getattr(numpy, "mtrand", None), "_rand", None))  # type: ignore[attr-defined]
+    found = [item for item in walk([start], _held_by, _MOST_OBJECTS) if is_generator(item)]
+    return {id(_source(generator)): generator for generator in found if all(generator is not one for one in everybodys)}
+
+
+def _held_by(item: Any) -> Iterable[Any]:
+    if isinstance(item, (types.ModuleType, torch.Tensor)) or is_generator(item) or isinstance(item, types.FunctionType) and _installed(item):
+        return ()
+    if isinstance(item, (list, tuple, set)):
+        return itertools.islice(item, _MOST_PARTS)
+    if isinstance(item, dict):
+        return itertools.islice(item.values(), _MOST_PARTS)
+    if isinstance(item, types.BuiltinMethodType):
+        return (item.__self__,)
+    if isinstance(item, (types.FunctionType, types.MethodType, functools.partial)):
+        return held_by(item)
+    if isinstance(item, types.GeneratorType):
+        frame = item.gi_frame
+        return [item.gi_yieldfrom, *frame.f_locals.values(), *map(frame.f_globals.get, names_of(item.gi_code))] if frame else ()
+    if type(item).__module__ in ("builtins", "itertools") and hasattr(item, "__next__"):
+        return gc.get_referents(item)
+    if isinstance(item, type):
+        return ()
+    return [*getattr(item, "__dict__", {}).values(),
+            *(held for kind in type(item).__mro__ if not _installed(kind) for held in vars(kind).values())]  # fmt: skip
 
 
 def _installed(item: Any) -> bool:
-    return installed((item.__module__ or "").partition(".")[0])
+    return installed(item.__module__)
+
+
+def is_generator(item: Any) -> bool:
+    """Whether it is a generator of random numbers, of torch, Python or NumPy, that has a state."""
+    numpy = sys.modules.get("numpy.random")
+    kinds = (torch.Generator, random.Random, *((numpy.Generator, numpy.RandomState) if numpy else ()))
+    return isinstance(item, kinds) and not isinstance(item, random.SystemRandom)
 
 
 def _source(generator: Any) -> Any:
@@ -141,10 +143,22 @@ def _source(generator: Any) -> Any:
     return getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", generator)
 
 
-def _state(generator: Any) -> Any:
+def state_of(generator: Any) -> Any:
     if isinstance(generator, torch.Generator):
         return generator.get_state()
-    return generator.getstate() if isinstance(generator, random.Random) else _source(generator).state
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.get_state(False) if hasattr(generator, "get_state") else generator.bit_generator.state
+
+
+def set_state(generator: Any, state: Any) -> None:
+    """Sets what state_of() gave."""
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif hasattr(generator, "set_state"):
+        generator.set_state(state)
+    else:
+        generator.bit_generator.state = state
 
 
 def _equal(a: Any, b: Any) -> bool:

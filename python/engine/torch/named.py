@@ -21,10 +21,11 @@ def standard(root: str) -> bool:
 
 
 @functools.cache
-def installed(root: str) -> bool:
-    """Whether a package is torch, of the standard library or installed, and not the program's."""
-    module = sys.modules.get(root)
-    files = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]  # a namespace package is no file
+def installed(module: str | None) -> bool:
+    """Whether a module is torch's, of the standard library or of an installed package, and not the program's."""
+    root = (module or "").partition(".")[0]
+    package = sys.modules.get(root)
+    files = [getattr(package, "__file__", None) or "", *getattr(package, "__path__", ())]  # a namespace package is no file
     return standard(root) or root == "torch" or any(not _PACKAGES.isdisjoint(file.split("/")) for file in files)
 
 

@@ -5,7 +5,8 @@ Looked at before each run; usually a glance is enough (glance.py)."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,21 @@ from . import glance
 
 HELD = ("_parameters", "_buffers", "_modules")
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where values are found: whose they are; ``read()`` gives them by name, and ``write`` puts them back."""
+
+    owner: str
+    read: Callable[[], dict[Any, Any]]
+    write: Callable[[dict[Any, Any]], Any]
+
+
+def refill(held: Any, before: dict[Any, Any]) -> None:
+    """Makes a dict what it was."""
+    held.clear()
+    held.update(before)
 
 
 class Parts:
@@ -55,24 +71,18 @@ class Parts:
             yield glance.ITEM, self.shared, name, self.shared[name]
             yield glance.items(self.shared[name])
 
-    def places(self) -> Iterator[tuple[str, Any, Any]]:
-        """Where values are found: whose they are, what reads them, what writes them."""
+    def places(self) -> Iterator[Place]:
         for module, own in self.modules:
             for name in (*HELD, *HOOKS):
-                yield self._place(f"{'the hooks' if name in HOOKS else name[1:]} of {type(module).__qualname__}", own, name)
+                yield _of(own, name, f"{'the hooks' if name in HOOKS else name[1:]} of {type(module).__qualname__}")
+            yield Place(type(module).__qualname__, lambda own=own: {"training": own["training"]}, own.update)  # type: ignore[misc]
 
-            def train(before: dict[str, bool], own: dict[str, Any] = own) -> None:
-                own.update(before)
 
-            yield type(module).__qualname__, lambda own=own: {"training": own["training"]}, train
+def _of(own: dict[str, Any], name: str, owner: str) -> Place:
+    held = own[name]
 
-    @staticmethod
-    def _place(owner: str, own: dict[str, Any], name: str) -> tuple[str, Any, Any]:
-        held = own[name]
+    def write(before: dict[Any, Any]) -> None:
+        own[name] = held
+        refill(held, before)
 
-        def write(before: dict[Any, Any]) -> None:
-            own[name] = held
-            held.clear()
-            held.update(before)
-
-        return owner, lambda: dict(own[name]), write
+    return Place(owner, lambda: dict(own[name]), write)

@@ -17,7 +17,7 @@ import engine
 
 from . import adapter
 from .calls import Unsupported
-from .served_lower import Lowering, Served
+from .served_lower import Lowering
 
 LEAST_TRACED = 2  # rows of the example that is exported: torch takes sizes of 0 and 1 for constants
 

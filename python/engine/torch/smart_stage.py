@@ -23,7 +23,8 @@ from .moving import Mover
 from .named import installed
 from .reading import LAZY, EndOfLoader, Reading, Slot
 from .staged import plain
-from .state import FAST, reached, used_by
+from .reach import reached, used_by
+from .state import FAST
 from .team import Team, set_intra_op_threads
 
 _MOST_OBJECTS = 4096  # that are looked at for modules

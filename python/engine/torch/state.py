@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -17,52 +15,12 @@ from torch.utils._device import DeviceContext
 from . import adapter, glance
 from .calls import Unsupported
 from .glance import Glance
-from .named import names_of
 from .numerics import mode
 from .optimizers import RATES, hooks_of, rule_of, settings, steps_of
 from .overlaps import Memory
 from .products import precisions
 from .stand_ins import Attributes
 from .surroundings import Surroundings
-
-
-def reached(step: Any, kind: type) -> list[Any]:
-    """The objects of a kind that a function reaches: through its closure, the globals that it names, its defaults, the
-    object it is a method of and that object's attributes, and the functions, lists, tuples and dicts found there."""
-    found: dict[int, Any] = {}
-    seen: set[int] = set()
-    left = [step]
-    while left:
-        item = left.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        if isinstance(item, kind):
-            found[id(item)] = item
-        elif isinstance(item, (list, tuple)):
-            left += item
-        elif isinstance(item, dict):
-            left += [*item, *item.values()]
-        elif isinstance(item, functools.partial):
-            left += [item.func, *item.args, *item.keywords.values()]
-        elif isinstance(item, types.MethodType):
-            left += [item.__func__, item.__self__, *getattr(item.__self__, "__dict__", {}).values()]
-        elif isinstance(item, types.FunctionType):
-            if not (item.__module__ or "").startswith(("torch.", "engine.")):
-                left += used_by(item)
-        elif item is step and callable(item):
-            left += [type(item).__call__, *getattr(item, "__dict__", {}).values()]
-    return list(found.values())
-
-
-def used_by(function: types.FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # not bound yet
-            yield cell.cell_contents
-    for name in names_of(function.__code__):
-        yield function.__globals__.get(name)
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
 
 
 def around() -> tuple[Any, ...]:

@@ -23,7 +23,8 @@ from .capture import Captured, capture
 from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
 from .program import Program
-from .state import State, around, intercepted, reached
+from .reach import reached
+from .state import State, around, intercepted
 from .surroundings import Wrapper
 
 MOST_CAPTURES = 8  # of different shapes; as torch's recompile limit

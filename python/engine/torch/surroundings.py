@@ -10,35 +10,28 @@ not looked at."""
 from __future__ import annotations
 
 import argparse
-import configparser
 import contextlib
-import contextvars
 import functools
-import gc
-import io
-import itertools
 import operator
 import os
 import pickle
-import random
-import sys
 import threading
 import types
 import weakref
-from collections import ChainMap, UserDict, UserList, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from . import glance
+from . import glance, library
 from .calls import SetBack, Unsupported
+from .generators import is_generator, set_state, state_of
 from .glance import MISSING
 from .named import MATCHES, SETTERS, asked_by, codes_of, globals_of, imported_by, installed, names_of, standard
-from .parts import Parts
+from .parts import Parts, Place, refill
 from .stand_ins import has_stand_in
 
 MOST = 1024  # elements of a list, dict or set that are looked at
@@ -75,15 +68,6 @@ class Wrapper:
     ours: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where values are found: ``read()`` gives them by name, ``write`` puts them back."""
-
-    owner: str
-    read: Callable[[], dict[Any, Any]]
-    write: Callable[[dict[Any, Any]], Any]
-
-
 class Surroundings:
     """``changed()`` before each run; ``watched()`` around a capture."""
 
@@ -106,11 +90,11 @@ class Surroundings:
             self.objects: list[Any] = []  # modules, and objects of the program's classes
             self.classes: list[type] = []  # the program's
             self._walk()
-            self._guard("the code of a function", functools.partial(_made_of, self.functions))
-            self._guard("the class of an object", lambda: (*map(type, self.objects), *[kind.__mro__ for kind in self.classes]))
+            self.guard("the code of a function", functools.partial(_made_of, self.functions))
+            self.guard("the class of an object", lambda: (*map(type, self.objects), *[kind.__mro__ for kind in self.classes]))
         self.values = [get(held) for get, held, *_ in self.held]
         self.parts = Parts(self.modules)
-        self.places += itertools.starmap(Place, self.parts.places())
+        self.places += self.parts.places()
         for optimizer in optimizers:
             self._optimizer(optimizer)
 
@@ -162,14 +146,14 @@ class Surroundings:
         if item is torch.default_generator:
             raise Unsupported("it names torch.default_generator, whose state a run would not read or set; use torch.get_rng_state() and "
                               "torch.set_rng_state()")  # fmt: skip
-        if gives_another_each_time(item) and (installed(root) or root == "builtins"):
+        if library.gives_another_each_time(item) and (installed(root) or root == "builtins"):
             raise Unsupported(f"it reaches a {type(item).__qualname__}, which gives something else each time; take that outside, and give it "
                               "as an argument")  # fmt: skip
-        if drawn := _generator(item):
-            self._place(f"the state of a {root} generator", lambda: {None: pickle.dumps(drawn[0]())},
-                        lambda before: drawn[1](pickle.loads(before[None])))  # fmt: skip
+        if is_generator(item) and not isinstance(item, torch.Generator):
+            self.place(f"the state of a {root} generator", lambda: {None: pickle.dumps(state_of(item))},
+                       lambda before: set_state(item, pickle.loads(before[None])))  # fmt: skip
             return []
-        held = self._of_the_library(item)
+        held = library.inside(item, self)
         if root in ("builtins", "engine") or isinstance(item, (threading.local, os._Environ)):
             return held
         if standard(root) and not isinstance(getattr(item, "__dict__", None), dict):
@@ -177,62 +161,21 @@ class Surroundings:
         # The code of the standard library is not the program's, so no names come from it.
         return [*held, *([] if standard(root) else [type(item)]), *self._object(item, set())]
 
-    def _of_the_library(self, item: Any) -> list[Any]:
-        """What an object of the standard library holds that its attributes do not show."""
-        if isinstance(item, (UserDict, UserList)):
-            return [item.data]
-        if isinstance(item, ChainMap):
-            return [item.maps]
-        if isinstance(item, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)):
-            return [item.data, *item]
-        if isinstance(item, weakref.ref):
-            return [item()]
-        if isinstance(item, configparser.RawConfigParser):
-            return [item._sections, item.defaults()]  # type: ignore[attr-defined]
-        if isinstance(item, configparser.SectionProxy):
-            return [item.parser]
-        if isinstance(item, functools._lru_cache_wrapper):
-            # What it has kept. Its dict itself may not be written.
-            found = [part for part in gc.get_referents(item) if not isinstance(part, type)]
-            return [kept for part in found for kept in (part.values() if type(part) is dict else [part])]
-        if isinstance(item, threading.Event):
-            self._guard("an Event", lambda: (item.is_set(),))
-            self._place("an Event", lambda: {None: item.is_set()}, lambda before: item.set() if before[None] else item.clear())
-        if isinstance(item, types.MappingProxyType):
-            return gc.get_referents(item)
-        if isinstance(item, (operator.attrgetter, operator.methodcaller)):
-            made, arguments = item.__reduce__()[:2]  # type: ignore[misc]
-            read = arguments if isinstance(item, operator.attrgetter) else getattr(made, "args", arguments)[:1]
-            self.names.update(part for name in read for part in name.split("."))
-        if isinstance(item, contextvars.ContextVar):
-            self._guard(f"the variable {item.name}", lambda: (item.get(MISSING),))
-            self._place(f"the variable {item.name}", lambda: {None: item.get(MISSING)}, lambda _: None)  # capture() has a context of its own
-            return [item.get(MISSING)]
-        if isinstance(item, os._Environ):
-            self._guard("the environment", lambda: (*item._data, *item._data.values()))
-            self._place("the environment", lambda: dict(item._data), lambda before: _restore(item, before))
-        if isinstance(item, threading.local):
-            owner, names = type(item).__qualname__, [n for n in vars(item) if n in self.names]  # of this thread, here and later
-            self._guard(owner, lambda: tuple(vars(item).get(n, MISSING) for n in names))
-            self._place(owner, lambda: dict(vars(item)), lambda before: (vars(item).clear(), vars(item).update(before)))  # type: ignore[func-returns-value]
-            return [vars(item)[n] for n in names]
-        return []
-
     def _container(self, item: Any) -> list[Any]:
         owner = f"a {type(item).__name__}"
         if isinstance(item, dict):
-            self._place(owner, lambda: dict(item), lambda before: (item.clear(), item.update(before)))  # type: ignore[func-returns-value]
+            self.place(owner, lambda: dict(item), functools.partial(refill, item))
         elif isinstance(item, (list, deque, set)):
             add = item.update if isinstance(item, set) else item.extend
-            self._place(owner, lambda: dict(enumerate(item)), lambda before: (item.clear(), add(before.values())))  # type: ignore[func-returns-value]
+            self.place(owner, lambda: dict(enumerate(item)), lambda before: (item.clear(), add(before.values())))
         if len(item) > MOST:
-            self._guard(owner, lambda: (len(item),))
+            self.guard(owner, lambda: (len(item),))
             return []
         if isinstance(item, dict):
-            self._guard(owner, lambda: (*item, *item.values()))
+            self.guard(owner, lambda: (*item, *item.values()))
         elif isinstance(item, (list, deque, set)):
             # The order of a set is that of its table, which stays while the set does.
-            self._guard(owner, lambda: tuple(item))
+            self.guard(owner, lambda: tuple(item))
         return [*item, *(item.values() if isinstance(item, dict) else ())]
 
     def _function(self, function: types.FunctionType) -> list[Any]:
@@ -246,8 +189,8 @@ class Surroundings:
         self._may_make(map(_cell, cells))
         if cells and not of_a_package:
             owner = f"a variable of {function.__qualname__}"
-            self._place(owner, lambda: dict(zip(variables, map(_cell, cells))), functools.partial(_bind, cells))
-            self._guard(owner, lambda: tuple(map(_cell, cells)))
+            self.place(owner, lambda: dict(zip(variables, map(_cell, cells))), functools.partial(_bind, cells))
+            self.guard(owner, lambda: tuple(map(_cell, cells)))
         held = [*map(_cell, cells), *(function.__defaults__ or ())]
         if of_a_package:
             return held + [*(function.__kwdefaults__ or {}).values()]
@@ -255,7 +198,7 @@ class Surroundings:
         held.append(function.__kwdefaults__)
         if attributes := vars(function):
             owner = f"the function {function.__qualname__}"
-            self._place(owner, lambda: dict(attributes), lambda before: (attributes.clear(), attributes.update(before)))  # type: ignore[func-returns-value]
+            self.place(owner, lambda: dict(attributes), functools.partial(refill, attributes))
             held += self._read(owner, attributes, [n for n in attributes if n in self.names])
         held += imported_by(function)
         return held + self._named("a global", function.__globals__, globals_of(function.__code__))
@@ -315,8 +258,8 @@ class Surroundings:
                  if (takes_all or n in self.names) and isinstance(v, types.MemberDescriptorType)]  # fmt: skip
         read = lambda: tuple(getattr(item, n, MISSING) for n in slots)  # noqa: E731
         if slots:
-            self._place(owner, lambda: dict(zip(slots, read())), functools.partial(_set_all, item))
-            self._guard(owner, read)
+            self.place(owner, lambda: dict(zip(slots, read())), functools.partial(_set_all, item))
+            self.guard(owner, read)
         if isinstance(item, nn.Module) or not installed(_root(type(item))):
             self.objects.append(item)
         if attributes is None:
@@ -333,21 +276,21 @@ class Surroundings:
                 del attributes[name]
             attributes.update({n: v for n, v in before.items() if n in its})
 
-        self._place(owner, own, write)
+        self.place(owner, own, write)
         # What the class has, and the object nothing of its own for it yet.
         absent = {n for base in type(item).__mro__ if base not in (object, nn.Module) for n, v in vars(base).items()
                   if n in self.names and n not in attributes
                   and (isinstance(v, SIMPLE) or not installed(_root(base)) and not hasattr(v, "__set__"))}  # fmt: skip
         self._lacks(owner, attributes, absent if _root(type(item)) == "torch" else absent | self.asked - attributes.keys())
         if takes_all:
-            self._guard(owner, lambda: tuple(attributes))
+            self.guard(owner, lambda: tuple(attributes))
         return [*read(), *self._read(owner, attributes, [n for n in own() if takes_all or n in self.names])]
 
     def _named(self, owner: str, held: Any, names: set[str] | None = None, write: Any = None) -> list[Any]:
         found = sorted(n for n in (self.names if names is None else names) if n in held)
         self._may_make(held[n] for n in found)
         if found:
-            self._place(owner, lambda: {n: held.get(n, MISSING) for n in found}, write or functools.partial(_put_all, held))
+            self.place(owner, lambda: {n: held.get(n, MISSING) for n in found}, write or functools.partial(_put_all, held))
         return self._read(owner, held, found)
 
     def _read(self, owner: str, held: Any, names: list[str]) -> list[Any]:
@@ -360,18 +303,18 @@ class Surroundings:
         if names:
             self.absent.append((held, names, owner))
 
-    def _guard(self, owner: str, read: Callable[[], Any]) -> None:
+    def guard(self, owner: str, read: Callable[[], Any]) -> None:
         self.guards.append((read, read(), owner))
 
-    def _place(self, owner: str, read: Callable[[], dict[Any, Any]], write: Callable[[dict[Any, Any]], Any]) -> None:
+    def place(self, owner: str, read: Callable[[], dict[Any, Any]], write: Callable[[dict[Any, Any]], Any]) -> None:
         self.places.append(Place(owner, read, write))
 
     def _optimizer(self, optimizer: Optimizer) -> None:
         name, state = type(optimizer).__name__, optimizer.state
         for group in optimizer.param_groups:
-            self._place(f"a group of {name}", functools.partial(dict, group), group.update)
-        self._place(name, lambda: {"state": optimizer.state}, vars(optimizer).update)
-        self._place(f"the state of {name}", lambda: dict.fromkeys(map(id, state)),
+            self.place(f"a group of {name}", functools.partial(dict, group), group.update)
+        self.place(name, lambda: {"state": optimizer.state}, vars(optimizer).update)
+        self.place(f"the state of {name}", lambda: dict.fromkeys(map(id, state)),
                     lambda before: [state.pop(p) for p in list(state) if id(p) not in before])  # fmt: skip
 
     def changed(self) -> str:
@@ -452,24 +395,6 @@ def _real(value: Any, real: Callable[[Any], Any]) -> Any:
     return type(value)([_real(v, real) for v in value]) if type(value) in (list, tuple) else value
 
 
-def _generator(item: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
-    """What reads the state of Python's or NumPy's generator of random numbers, and what sets it."""
-    if isinstance(item, random.Random) and not isinstance(item, random.SystemRandom):
-        return item.getstate, item.setstate
-    numpy = sys.modules.get("numpy.random")
-    if numpy and isinstance(item, numpy.Generator):
-        bits = item.bit_generator
-        return lambda: bits.state, functools.partial(setattr, bits, "state")
-    return (functools.partial(item.get_state, False), item.set_state) if numpy and isinstance(item, numpy.RandomState) else None
-
-
-def gives_another_each_time(item: Any) -> bool:
-    """Whether an object is an iterator or a queue. Files are not meant, which a step may write."""
-    queues = [getattr(sys.modules.get(module), name, None) for module, name in
-              (("queue", "Queue"), ("_queue", "SimpleQueue"), ("multiprocessing.queues", "Queue"), ("multiprocessing.queues", "SimpleQueue"))]
-    return isinstance(item, (Iterator, *(kind for kind in queues if kind))) and not isinstance(item, io.IOBase)
-
-
 def _identical(before: dict[Any, Any], now: dict[Any, Any]) -> bool:
     """In the same order, too. Asks no object of the program's whether it equals another."""
     return (len(before) == len(now) and all(map(operator.is_, before.values(), now.values()))
@@ -494,13 +419,6 @@ def _bind(cells: Any, before: dict[Any, Any]) -> None:
             cell.cell_contents = value
         elif _cell(cell) is not MISSING:
             del cell.cell_contents
-
-
-def _restore(environment: Any, before: dict[Any, Any]) -> None:
-    now = dict(environment._data)
-    for name in now.keys() - before.keys():
-        del environment[environment.decodekey(name)]
-    environment.update({environment.decodekey(n): environment.decodevalue(v) for n, v in before.items() if now.get(n) != v})
 
 
 def _set_all(item: Any, before: dict[str, Any]) -> None:
