@@ -1,8 +1,8 @@
 """What a captured graph calls, and what each call touches.
 
 Everything is derived: what an operator changes from its schema, which tensors share memory from the storages of the fake
-tensors that the capture left in ``meta["val"]``, random numbers from the operator's tags. Nothing is known by name, but
-for what is no operator of torch."""
+tensors that the capture left in ``meta["val"]``, random numbers from the operator's tags. What schemas do not say is known by
+name: ``_UNSAID``, ``asks_for_grad_mode``."""
 
 from __future__ import annotations
 
@@ -42,11 +42,13 @@ class Unsupported(Exception):
 
 
 class NotYet(Unsupported):
-    """What an eager call makes, and the next one can be captured: the state of an optimizer for a parameter."""
+    """This call has to run eagerly, because it makes what a capture needs, such as an optimizer's state of a parameter. The next one
+    can be captured."""
 
 
 class SetBack(NotYet):
-    """The step puts modules into training or evaluation by itself, and was called while they were otherwise."""
+    """The step itself sets whether modules train, and this call found them set otherwise. Behind an eager call they are as a capture needs
+    them."""
 
 
 @contextlib.contextmanager
@@ -105,14 +107,6 @@ def storages(value: Any) -> Iterator[Any]:
                 raise Unsupported(f"a tensor of layout {leaf.layout}")
 
 
-def values(argument: Any) -> Iterator[Any]:
-    """What the nodes in an argument stand for."""
-    for leaf in tree_leaves(argument):
-        if isinstance(leaf, Node):
-            value = leaf.meta.get("val")
-            yield ("constant", leaf.target) if leaf.op == "get_attr" and value is None else value
-
-
 # What changes arguments although its schema does not say so; by name: these arguments, and which other one must be true.
 _UNSAID = ({f"aten::{name}": ("running_mean", "running_var", "training") for name in
             ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")} |
@@ -131,9 +125,12 @@ def changed(schema: Any, args: Sequence[Any]) -> Iterator[Any]:
 
 
 def touched(argument: Any) -> set[Any]:
+    """The storages of what the nodes in an argument stand for. A constant that nothing stands for is a thing of its own."""
     found: set[Any] = set()
-    for value in values(argument):
-        found |= {value} if type(value) is tuple and value[:1] == ("constant",) else set(storages(value))
+    for leaf in tree_leaves(argument):
+        if isinstance(leaf, Node):
+            value = leaf.meta.get("val")
+            found |= {("constant", leaf.target)} if leaf.op == "get_attr" and value is None else set(storages(value))
     return found
 
 
@@ -201,11 +198,7 @@ def _operator(node: Node, op: torch._ops.OpOverload) -> Call:
 
 
 _LINE = re.compile(r'File "([^"]+)", line (\d+), in ([^\n]*)\n\s*([^\n]*)')
-
-
 PACKAGES = tuple(str(Path(p).parent) + "/" for p in (torch.__file__, __file__))
-
-
 _NO_FILES = ("<eval_with_key>", "<frozen ", "<torch_package", "<__array_function__")  # code that libraries make
 
 

@@ -37,7 +37,7 @@ def let_views_copy(module: GraphModule) -> None:
 
 @dataclass
 class Step:
-    """What the engine orders: one call, and the views of what it makes."""
+    """What the engine orders: one call, or those of one parameter's update, and the views of what they make."""
 
     calls: list[int] = field(default_factory=list)
     reads: set[int] = field(default_factory=set)
@@ -127,8 +127,8 @@ class Lowering:
             self.slots[node] = self.slot(None)
         self.inputs.append(self.slots.get(node, -1))
 
-    def things(self, storages: Iterable[Any]) -> set[Any]:
-        return {self.one.get(storage, storage) for storage in storages}
+    def things(self, touched: Iterable[Any]) -> set[Any]:
+        return {self.one.get(thing, thing) for thing in touched}
 
     def constant(self, node: Node) -> None:
         value = operator.attrgetter(str(node.target))(self.module)

@@ -26,13 +26,8 @@ from .surroundings import Surroundings
 def around() -> tuple[Any, ...]:
     """What a program sets around a call, and a step may ask for or depend on."""
     kernels = mode()[1:]  # whether a thread flushes denormal numbers is its own affair: workers run a plan, too
-    return (torch.is_grad_enabled(), torch.get_autocast_dtype("cpu"), *precisions(), *kernels,
+    return (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), *precisions(), *kernels,
             *(context.device for context in _get_current_function_mode_stack()))  # fmt: skip
-
-
-def _autocast() -> Any:
-    """The type of autocast on the CPU; None: there is none."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
 
 def intercepted() -> bool:
@@ -87,7 +82,7 @@ class State:
                             self._add(kept, name, tensor)
         self.steps = list(map(steps_of, optimizers))
         self.kept_places = self.places[of_modules:]
-        self.settings, self.autocast = list(map(settings, optimizers)), _autocast()
+        self.settings = list(map(settings, optimizers))
         self._refuse_hooks()
         self.memory: Memory | None = None  # once the step is captured
         self.looked, self.layout = self._look(), self._layout()
@@ -134,8 +129,11 @@ class State:
 
     def _refuse_hooks(self) -> None:
         """Hooks of modules are part of what is captured; those of parameters and optimizers run in no plan."""
-        if any(t._backward_hooks or t._post_accumulate_grad_hooks for t in self.tensors):
+        if self._hooked():
             raise Unsupported("hooks of a parameter (register_hook, register_post_accumulate_grad_hook)")
+
+    def _hooked(self) -> bool:
+        return any(t._backward_hooks or t._post_accumulate_grad_hooks for t in self.tensors)
 
     def _note(self) -> None:
         self.noted += 1
@@ -165,8 +163,6 @@ class State:
 
     def _changed_elsewhere(self) -> str:
         """What lies in no dict or list of the step's."""
-        if _autocast() != self.autocast:
-            return "autocast"
         if any(any(hooks_of(optimizer)) for optimizer in self.optimizers):
             return "hooks"
         if list(map(steps_of, self.optimizers)) != self.steps:
@@ -199,7 +195,7 @@ class State:
 
     def _moved(self) -> str:
         """Hooks, or another tensor as the .data of one: what it is, and what it shares memory with, must be as before."""
-        if any(t._backward_hooks or t._post_accumulate_grad_hooks for t in self.tensors):
+        if self._hooked():
             return "hooks"
         for before, now in zip(self.layout, self._layout()):
             if before != now:
@@ -217,7 +213,7 @@ class State:
         """While it lasts, modules and optimizers hold these tensors instead. Unsupported if what happens inside puts others in
         their place, or gives them other data: a run would change none of that."""
         before = [(owner, held, dict(held)) for owner, held in self._holders()]
-        given = {id(t): tensors[number] for t, number in ((t, self.number[id(t)]) for t in self.tensors)}
+        given = {key: tensors[number] for key, number in self.number.items()}
         needed = [t.requires_grad for t in tensors]
         data = [t.untyped_storage() if t.layout is torch.strided else None for t in tensors]
         try:
@@ -229,7 +225,7 @@ class State:
                     if held.get(name) is not given.get(id(was.get(name)), was.get(name)):
                         raise Unsupported(f"it gives {owner} another '{name}', which a run of its plan would not; change that tensor "
                                           "in place, as by copy_()")  # fmt: skip
-            if any(t.requires_grad is not before and t.grad_fn is None for t, before in zip(tensors, needed)):
+            if any(t.requires_grad is not was and t.grad_fn is None for t, was in zip(tensors, needed)):
                 raise Unsupported("it changes which parameters require gradients, which a run of its plan would not")
             for tensor, storage in zip(tensors, data):
                 if storage is not None and tensor.untyped_storage()._cdata != storage._cdata:

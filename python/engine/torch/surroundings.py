@@ -76,14 +76,15 @@ class Surroundings:
         self.roots = [step, *modules, *arguments]
         self.names: set[str] = set()
         self.asked: set[str] = set()  # those of them that stand in texts
-        self.made: set[int] = set()  # ids of classes that stand behind names, so that the step may make objects of them
+        self.made: set[int] = set()  # ids of classes that the code names: it may make objects of them, so their __init__ is read
         self.takes_all = False  # whether the program's code takes all attributes of some object
         known = -1
         while known != len(self.names):  # what is found by a name has code with more names
             known = len(self.names)
             self.places: list[Place] = []
             self.guards: list[tuple[Callable[[], Any], Any, str]] = []  # (what gives values, they, whose they are)
-            self.held: list[tuple[Callable[[Any], tuple[Any, ...]], Any, str, list[str]]] = []  # likewise: (what takes them from a dict, it, ...)
+            # What is found in a dict by names: (the itemgetter, the dict, whose it is, the names).
+            self.held: list[tuple[Callable[[Any], tuple[Any, ...]], Any, str, list[str]]] = []
             self.absent: list[tuple[Any, set[str], str]] = []  # (something with names, what is not among them, whose they are)
             self.modules: list[nn.Module] = []
             self.functions: list[types.FunctionType] = []  # the program's

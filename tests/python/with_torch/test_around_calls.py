@@ -59,6 +59,7 @@ def test_a_step_that_takes_its_batches_itself_runs_eagerly_and_misses_none(name)
 
 SET = {
     "no gradients": lambda i: torch.set_grad_enabled(i % 4 != 3),
+    "autocast": lambda i: (torch.set_autocast_enabled("cpu", i % 2 == 1), torch.clear_autocast_cache()),
     "a default type": lambda i: torch.set_default_dtype(torch.float64 if i > 3 else torch.float32),
     "an attention": lambda i: torch.backends.cuda.enable_flash_sdp(i < 4),
     "oneDNN": lambda i: torch._C._set_mkldnn_enabled(i < 4),
@@ -90,6 +91,7 @@ def test_what_a_program_sets_around_a_call_is_noticed(forced, name):
         assert not step.why_eager and step.captures <= 2
     finally:
         torch.set_grad_enabled(True)
+        torch.set_autocast_enabled("cpu", False)
         torch.set_default_dtype(torch.float32)
         torch.backends.cuda.enable_flash_sdp(True)
         torch._C._set_mkldnn_enabled(True)
