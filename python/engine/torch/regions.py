@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import threading
 import weakref
@@ -12,6 +13,7 @@ import torch
 from functorch.compile import default_partition, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch.autograd import grad_mode
 from torch.fx import GraphModule
 
 import engine
@@ -117,19 +119,54 @@ class Region:
 _OF_MODES = {"_set_grad_enabled", "_enter_autocast", "_enter_inference_mode"}  # calls in a graph that end with another call
 
 
+class _Inside(threading.local):
+    def __init__(self) -> None:
+        self.inference: list[Any] = []  # of each inference mode that graphs on this thread are inside of: what ends it
+
+
+_inside = _Inside()
+
+
+def _enter_inference_mode(on: bool) -> Any:
+    _inside.inference.append(grad_mode._enter_inference_mode(on))
+    return _inside.inference[-1]
+
+
+def _exit_inference_mode(mode: Any) -> None:
+    _inside.inference.remove(mode)
+    grad_mode._exit_inference_mode(mode)
+
+
+_NOTED = {grad_mode._enter_inference_mode: _enter_inference_mode, grad_mode._exit_inference_mode: _exit_inference_mode}
+
+
+def _noting(module: GraphModule) -> Callable[..., Any]:
+    """The graph, which notes its inference modes. Torch ends one when the object dies that stands for it: behind an error that is when
+    the graph's frame dies, which lives as long as the exception, and then nested ones end in the wrong order."""
+    graph = copy.deepcopy(module.graph)
+    for node in graph.nodes:
+        node.target = _NOTED.get(node.target, node.target)
+    return GraphModule(module, graph).forward
+
+
 def _restoring(module: GraphModule) -> Callable[..., Any]:
-    """Runs the graph eagerly. An error inside of ``no_grad`` or ``autocast`` leaves these as they were before."""
+    """Runs the graph eagerly. An error inside of ``no_grad``, ``autocast`` or ``inference_mode`` leaves these as they were before."""
     forward = module.forward  # the module's own call would look for hooks first
-    if _OF_MODES.isdisjoint(getattr(node.target, "__name__", "") for node in module.graph.nodes):
+    names = {getattr(node.target, "__name__", "") for node in module.graph.nodes}
+    if names.isdisjoint(_OF_MODES):
         return forward
+    if "_enter_inference_mode" in names:
+        forward = _noting(module)
 
     def run(*args: Any) -> Any:
         grad, kinds = torch.is_grad_enabled(), ("cpu", "cuda")
         before = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
-        cached, nesting = torch.is_autocast_cache_enabled(), _autocast_nesting()
+        cached, nesting, entered = torch.is_autocast_cache_enabled(), _autocast_nesting(), len(_inside.inference)
         try:
             return forward(*args)
         except BaseException:
+            while len(_inside.inference) > entered:
+                _exit_inference_mode(_inside.inference[-1])
             torch._C._set_grad_enabled(grad)
             for kind, enabled, dtype in before:
                 torch.set_autocast_enabled(kind, enabled)

@@ -1,9 +1,11 @@
 """Models under torch.compile: several backward passes through one graph, checkpoints around compiled blocks, and errors inside of
-no_grad and autocast."""
+no_grad, autocast and inference_mode."""
+
+import gc
 
 import pytest
 import torch
-from support import OPTIONS, close
+from support import OPTIONS, close, same
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -135,3 +137,41 @@ def test_an_error_leaves_grad_mode_and_autocast_as_they_were(kind, calls):
         torch.set_grad_enabled(True)
         torch.set_autocast_enabled("cpu", False)
         torch.clear_autocast_cache()
+
+
+@torch.library.custom_op("engine_test::at_most_50", mutates_args=())
+def at_most_50(x: torch.Tensor) -> torch.Tensor:
+    if x.max() > 50:
+        raise ValueError("more than 50")
+    return x.clone()
+
+
+at_most_50.register_fake(torch.empty_like)
+
+
+def inferred(x):
+    with torch.inference_mode():
+        return at_most_50(x * 2)
+
+
+def inferred_in_turn(x):
+    with torch.inference_mode(), torch.inference_mode(False), torch.inference_mode():
+        return (x * 2)[x.long()]
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("function", [inferred, inferred_in_turn])
+def test_an_error_that_is_kept_leaves_inference_mode_as_it_was(forced, function, outside):
+    forced("eager")
+    run, x = compiled(function), torch.arange(4.0)
+    with torch.inference_mode(outside):
+        same(run(x), function(x))
+        with pytest.raises((ValueError, IndexError)) as kept:
+            run(x + 100)
+        assert torch.is_inference_mode_enabled() == outside and torch.is_grad_enabled() != outside
+        same(run(x), function(x))
+    with torch.inference_mode():
+        del kept
+        gc.collect()
+        assert torch.is_inference_mode_enabled()
+    assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
