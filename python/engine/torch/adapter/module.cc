@@ -10,6 +10,7 @@
 #include "frame.h"
 #include "glance.h"
 #include "make.h"
+#include "overlaps.h"
 
 namespace engine_torch {
 namespace {
@@ -129,29 +130,6 @@ PyObject* NewProgram(PyObject*, PyObject* spec) {
   });
   if (capsule) program.release();
   return capsule;
-}
-
-// looks(tensors: list) -> number. Another one where a tensor's memory, shape, type or requires_grad is another, or one has got hooks.
-// Thousands are looked at before each step, for which Python's attributes take too long.
-PyObject* Looks(PyObject*, PyObject* list) {
-  if (!PyList_Check(list)) return PyErr_SetString(PyExc_TypeError, "looks takes a list"), nullptr;
-  uint64_t seen = 0;
-  const auto add = [&](uint64_t part) { seen = (seen ^ part) * 0x9E3779B97F4A7C15u, seen ^= seen >> 29; };
-  const auto some = [](PyObject* dict) { return dict && dict != Py_None && PyObject_Size(dict) > 0; };
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-    const auto* tensor = reinterpret_cast<THPVariable*>(PyList_GET_ITEM(list, i));
-    const at::Tensor& value = tensor->cdata;
-    const bool lies = value.layout() == at::kStrided;
-    add(lies ? reinterpret_cast<uintptr_t>(value.unsafeGetTensorImpl()->data()) : 1);
-    if (lies) {
-      for (const int64_t size : value.sizes()) add(static_cast<uint64_t>(size));
-      for (const int64_t stride : value.strides()) add(static_cast<uint64_t>(stride));
-    }
-    add(uint64_t(value.scalar_type()) << 3 | uint64_t(value.requires_grad()) << 2 |
-        uint64_t(some(tensor->backward_hooks)) << 1 | uint64_t(some(tensor->post_accumulate_grad_hooks)));
-  }
-  PyErr_Clear();
-  return PyLong_FromUnsignedLongLong(seen);
 }
 
 // The seconds of the fastest of `runs` calls, and what the last one returned. GIL held.
