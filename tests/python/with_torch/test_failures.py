@@ -1,11 +1,17 @@
 """A call that fails inside a program names the model's line, and says what has been changed."""
 
+import gc
+import threading
+import weakref
+
 import pytest
 import torch
 from support import MODES, compiled, same
 from torch import nn
 
 import engine.torch
+from engine import _core
+from engine.torch import adapter
 
 
 @torch.library.custom_op("engine_test::refuse", mutates_args=())
@@ -79,6 +85,38 @@ def test_an_exception_of_a_python_kernel_keeps_its_type(forced, mode):
         with pytest.raises(KeyError, match="too much"):
             ours(torch.full((3,), 90.0))
         same(ours(torch.ones(3)), net(torch.ones(3)))
+
+
+class Together(Exception):
+    pass
+
+
+def test_of_two_exceptions_at_once_none_outlives_the_call():
+    """A program of two Python callables, which a capture makes of numbers alone."""
+    both, raised = threading.Barrier(2), []
+
+    def fail():
+        both.wait(1)
+        error = Together()
+        raised.append(weakref.ref(error))
+        raise error
+
+    native = adapter.load()
+    call = (fail, [], [], False, True, False, False, None, None)
+    program = native.program(([], [], [], [], [call, call], [([0], [], "first"), ([1], [], "second")], []))
+    graph = _core.Graph()
+    frame = graph.input("frame")
+    for number in range(2):
+        _core.add_native(graph, native.node_function(), number, frame, "fail", __file__, 1)
+    with engine.Engine(workers=2) as own:
+        plan = graph.compile(own, name="two")
+        for _ in range(10):  # either may come first; a thread that runs both in turn waits in vain
+            with pytest.raises((Together, threading.BrokenBarrierError)):
+                native.run(program, [], _core.plan_address(plan), "threaded", 1, 0)
+            both.reset()
+        del plan
+    gc.collect()
+    assert len(raised) > 2 and not [ref for ref in raised if ref()]
 
 
 def test_changes_that_had_been_made_are_counted(forced):

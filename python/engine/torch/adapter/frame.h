@@ -12,6 +12,8 @@
 
 #include <atomic>
 #include <exception>
+#include <utility>
+#include <vector>
 
 #include "profile.h"
 #include "program.h"
@@ -33,8 +35,9 @@ struct Frame {
   std::mutex mutex;
   // Guarded by mutex until the run has ended.
   std::exception_ptr thrown;
-  PyObject* raised = nullptr;  // instead of `thrown`: a Python exception
-  int64_t failed = -1;         // number of the call
+  PyObject* raised = nullptr;   // instead of `thrown`: a Python exception
+  std::vector<PyObject*> lost;  // owned: Python exceptions of other calls, which nobody raises
+  int64_t failed = -1;          // number of the call
   // relaxed: the nodes behind the one that failed are ordered behind it; others may run or not.
   std::atomic<bool> stopped{false};
   // relaxed: read after the run, which orders it.
@@ -49,8 +52,11 @@ struct Frame {
     inference = c10::InferenceMode::is_enabled();
     profile.Begin();
   }
+  // GIL held.
   void Clear() {
     profile.End();
+    Py_CLEAR(raised);  // where the engine refused to go on, nobody has raised it
+    for (PyObject* exception : std::exchange(lost, {})) Py_DECREF(exception);
     for (size_t i = 0; i < slots.size(); ++i)
       if (program.readers[i] >= 0) slots[i] = IValue();
   }
@@ -61,9 +67,11 @@ struct Frame {
   }
   void Fail(uint32_t call, std::exception_ptr error, PyObject* exception) {
     const std::lock_guard lock(mutex);
-    if (failed >= 0 && failed <= call) return;
-    failed = call, thrown = std::move(error), raised = exception;  // an earlier one of Python leaks: two are rare
-    stopped.store(true, std::memory_order_relaxed);                // relaxed: see there
+    const bool first = failed < 0 || failed > call;
+    if (PyObject* other = first ? raised : exception) lost.push_back(other);  // the caller may not have the GIL
+    if (!first) return;
+    failed = call, thrown = std::move(error), raised = exception;
+    stopped.store(true, std::memory_order_relaxed);  // relaxed: see there
   }
 };
 
