@@ -1,8 +1,8 @@
 // Program: what a captured graph is made up of. Python makes it once (lower.py); runs only read it.
 //
 // A slot holds a value of one run. A call is one operator (or a Python callable) over slots and constants; its stack is
-// made from a template that was fixed when the program was made. A node is what the engine orders: one call and the
-// views around it.
+// made from a template that was fixed when the program was made. A node is what the engine orders: one call, or those of one
+// parameter's update, and the views of what they make.
 //
 // Threads:   making it needs the GIL; afterwards any thread may read it.
 #pragma once

@@ -37,6 +37,7 @@ inline void SetDenormals([[maybe_unused]] unsigned bits) {
 }
 
 inline thread_local bool is_caller = false;  // this thread is inside Run, which has set what it needs
+// How many nodes this thread is inside of: a Python kernel may run another program.
 inline thread_local int nodes_inside = 0;
 
 // The engine's function that gives the calling thread its state in the interpreter (`know_thread` of EngineTable).
@@ -59,6 +60,7 @@ inline void EnterNode(unsigned denormals) {
   if (Denormals() != denormals) SetDenormals(denormals);
 }
 
+// Inside: while it lives, this thread is inside one node more.
 class Inside {
  public:
   Inside() { ++nodes_inside; }
