@@ -34,7 +34,12 @@ bool Refuse(PyObject* type, const std::string& text) {
   return false;
 }
 
-bool IsNamed(const char* name) { return *name != 0; }
+bool RefuseCount(const Form& form, Py_ssize_t size, const char* parts, const char* arguments) {
+  const bool named = !form.name.empty();
+  return Refuse(PyExc_TypeError, (named ? form.name + " has " : "there are ") + std::to_string(size) + " " +
+                                     (named ? parts : arguments) + "; " + std::to_string(form.items.size()) +
+                                     " are wanted");
+}
 
 // Puts the tensors of an argument where the program wants them.
 bool Flatten(const Form& form, PyObject* object, std::vector<at::Tensor>& into) {
@@ -56,28 +61,22 @@ bool Flatten(const Form& form, PyObject* object, std::vector<at::Tensor>& into) 
       if (!PyTuple_Check(object) && !PyList_Check(object))
         return Refuse(PyExc_TypeError, form.name + " is of type " + Py_TYPE(object)->tp_name + "; a tuple or list of " +
                                            std::to_string(form.items.size()) + " is wanted");
-      const auto size = static_cast<size_t>(PySequence_Fast_GET_SIZE(object));
-      if (size != form.items.size())
-        return Refuse(PyExc_TypeError, (IsNamed(form.name.c_str()) ? form.name + " has " : "there are ") +
-                                           std::to_string(size) +
-                                           (IsNamed(form.name.c_str()) ? " parts; " : " positional arguments; ") +
-                                           std::to_string(form.items.size()) + " are wanted");
-      for (size_t i = 0; i < size; ++i)
+      const Py_ssize_t size = PySequence_Fast_GET_SIZE(object);
+      if (size != static_cast<Py_ssize_t>(form.items.size()))
+        return RefuseCount(form, size, "parts", "positional arguments");
+      for (size_t i = 0; i < form.items.size(); ++i)
         if (!Flatten(form.items[i], PySequence_Fast_GET_ITEM(object, static_cast<Py_ssize_t>(i)), into)) return false;
       return true;
     }
     case Form::kDict: {
-      const Py_ssize_t size = object && PyDict_Check(object) ? PyDict_GET_SIZE(object) : (object ? -1 : 0);
+      const Py_ssize_t size = PyDict_Check(object) ? PyDict_GET_SIZE(object) : -1;
       for (size_t i = 0; i < form.items.size(); ++i) {
         PyObject* item = size > 0 ? PyDict_GetItemWithError(object, form.keys[i]) : nullptr;
         if (!item) return !PyErr_Occurred() && Refuse(PyExc_TypeError, "there is no argument " + form.items[i].name);
         if (!Flatten(form.items[i], item, into)) return false;
       }
       if (size >= 0 && size != static_cast<Py_ssize_t>(form.items.size()))
-        return Refuse(PyExc_TypeError, (IsNamed(form.name.c_str()) ? form.name + " has " : "there are ") +
-                                           std::to_string(size) +
-                                           (IsNamed(form.name.c_str()) ? " keys; " : " keyword arguments; ") +
-                                           std::to_string(form.items.size()) + " are wanted");
+        return RefuseCount(form, size, "keys", "keyword arguments");
       return true;
     }
   }
@@ -152,7 +151,7 @@ std::unique_ptr<Frame> FrameFor(Program& program, int64_t rows) {
 }
 
 // An input's numbers, in the order that the program was made for: the tensor's own, or a copy.
-char* Input_(Frame& frame, const Input& input, size_t number, int64_t rows) {
+char* NumbersOf(Frame& frame, const Input& input, size_t number, int64_t rows) {
   const at::Tensor& tensor = frame.inputs[number];
   auto* data = static_cast<char*>(const_cast<void*>(tensor.const_data_ptr()));
   if (tensor.is_contiguous()) return data;
@@ -195,7 +194,7 @@ void Prepare(const Program& program, Frame& frame, int64_t rows) {
   for (size_t i = 0; i < program.storages.size(); ++i) {
     const auto [kind, index] = program.storages[i];
     if (kind == Storage::kInput)
-      frame.bases[i] = Input_(frame, program.inputs[index], index, rows);
+      frame.bases[i] = NumbersOf(frame, program.inputs[index], index, rows);
     else if (kind == Storage::kConstant)
       frame.bases[i] = static_cast<char*>(const_cast<void*>(frame.constants->tensors[index].const_data_ptr()));
     else if (kind == Storage::kOutput)
