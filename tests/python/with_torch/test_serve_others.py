@@ -1,6 +1,7 @@
 """engine.torch.serve: views of slices, parts put in place, repeated rows, numbers of requests' data, checks, one row, and weights that
 change while they are copied or lie otherwise than before. What cannot be served is refused with its reason."""
 
+import ctypes
 import re
 
 import pytest
@@ -235,3 +236,46 @@ def test_other_memory_is_noticed_wherever_it_lies(width):
         close(server, model, x)
     model.half().float()
     close(server, model, x)
+
+
+@torch.library.custom_op("engine_test::at_most_10", mutates_args=())
+def at_most_10(x: torch.Tensor) -> torch.Tensor:
+    if x.max() > 10:
+        raise ValueError("more than 10")
+    return x.clone()
+
+
+at_most_10.register_fake(torch.empty_like)
+
+
+class Allocated(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+
+    @staticmethod
+    def bytes():
+        ask = ctypes.CDLL(None).mallinfo2
+        ask.restype = Allocated
+        now = ask()
+        return now.uordblks + now.hblkhd
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="this C library does not say what is allocated")
+def test_what_was_made_for_a_request_is_freed_where_nobody_gets_it():
+    large = 1 << 18  # floats of an output
+    model = Of(lambda m, x, limited: (x.expand(1, large).clone(), at_most_10(limited))).eval()
+    server = engine.torch.serve(model, (torch.ones(1, 1), torch.ones(3)), batch=None)
+    request, refused = (torch.ones(1, 1), torch.ones(3)), (torch.ones(1, 1), torch.full((3,), 20.0))
+    server(*request)
+    before = Allocated.bytes()
+    made = server(*request)
+    assert Allocated.bytes() - before >= 4 * large
+    del made
+    for _ in range(2):
+        server.explain(*request)
+        assert Allocated.bytes() - before < 2 * large
+        with pytest.raises(ValueError, match="more than 10"):
+            server(*refused)
+        assert Allocated.bytes() - before < 2 * large
+        with pytest.raises(ValueError, match="more than 10"):
+            server.explain(*refused)
+        assert Allocated.bytes() - before < 2 * large

@@ -41,6 +41,27 @@ bool RefuseCount(const Form& form, Py_ssize_t size, const char* parts, const cha
                                      " are wanted");
 }
 
+void SetException(const std::exception_ptr& error) {
+  try {
+    torch::translate_exception_to_python(error);
+  } catch (...) {
+    PyErr_SetString(PyExc_RuntimeError, "engine.torch.serve: an exception that is no std::exception");
+  }
+}
+
+// What `f` returns; null with a Python exception set where it throws, because none of C++ may leave through C.
+template <class F>
+PyObject* Translated(F&& f) {
+  try {
+    return f();
+  } catch (const abi::__forced_unwind&) {
+    throw;  // the interpreter has ended meanwhile: CPython before 3.14 ends a thread that asks for the GIL
+  } catch (...) {
+    SetException(std::current_exception());
+    return nullptr;
+  }
+}
+
 // Puts the tensors of an argument where the program wants them.
 bool Flatten(const Form& form, PyObject* object, std::vector<at::Tensor>& into) {
   switch (form.kind) {
@@ -150,6 +171,12 @@ std::unique_ptr<Frame> FrameFor(Program& program, int64_t rows) {
   return frame;
 }
 
+// Leaves a frame to later requests. What this one returns is the caller's alone from now on.
+void GiveBack(Program& program, std::unique_ptr<Frame> frame) {
+  for (at::Tensor& tensor : frame->outputs) tensor.reset();
+  if (program.free.size() < kKeptFrames) program.free.push_back(std::move(frame));
+}
+
 // An input's numbers, in the order that the program was made for: the tensor's own, or a copy.
 char* NumbersOf(Frame& frame, const Input& input, size_t number, int64_t rows) {
   const at::Tensor& tensor = frame.inputs[number];
@@ -254,12 +281,8 @@ std::unique_ptr<Frame> Answered(Program& program, PyObject* args, PyObject* kwar
   for (at::Tensor& tensor : frame->inputs) tensor.reset();
   frame->constants.reset();
   if (!error) return frame;
-  if (program.free.size() < kKeptFrames) program.free.push_back(std::move(frame));
-  try {
-    torch::translate_exception_to_python(error);
-  } catch (...) {
-    PyErr_SetString(PyExc_RuntimeError, "engine.torch.serve: an exception that is no std::exception");
-  }
+  GiveBack(program, std::move(frame));
+  SetException(error);
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
   PyErr_NormalizeException(&type, &value, &trace);
@@ -277,7 +300,7 @@ std::unique_ptr<Frame> Answered(Program& program, PyObject* args, PyObject* kwar
 PyObject* Run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Program* program = count == 3 ? ProgramOf(args[0]) : nullptr;
   if (!program) return PyErr_Occurred() ? nullptr : PyErr_Format(PyExc_TypeError, "run(program, args, kwargs)");
-  try {
+  return Translated([&]() -> PyObject* {
     std::unique_ptr<Frame> frame = Answered(*program, args[1], args[2], nullptr);
     if (!frame) return nullptr;
     PyObject* made = nullptr;
@@ -288,15 +311,9 @@ PyObject* Run(PyObject*, PyObject* const* args, Py_ssize_t count) {
       for (size_t i = 0; made && i < frame->outputs.size(); ++i)
         PyList_SET_ITEM(made, static_cast<Py_ssize_t>(i), THPVariable_Wrap(frame->outputs[i]));
     }
-    for (at::Tensor& tensor : frame->outputs) tensor.reset();
-    if (program->free.size() < kKeptFrames) program->free.push_back(std::move(frame));
+    GiveBack(*program, std::move(frame));
     return made;
-  } catch (const abi::__forced_unwind&) {
-    throw;  // the interpreter has ended meanwhile: CPython before 3.14 ends a thread that asks for the GIL
-  } catch (...) {
-    torch::translate_exception_to_python(std::current_exception());
-    return nullptr;
-  }
+  });
 }
 
 // times(program, args, kwargs, n): the least nanoseconds of each node in n requests.
@@ -306,16 +323,18 @@ PyObject* Times(PyObject*, PyObject* tuple) {
   if (!PyArg_ParseTuple(tuple, "OOOi", &capsule, &args, &kwargs, &n)) return nullptr;
   Program* program = ProgramOf(capsule);
   if (!program) return nullptr;
-  std::vector<int64_t> times(program->names.size(), std::numeric_limits<int64_t>::max());
-  for (int i = 0; i < n; ++i) {
-    std::unique_ptr<Frame> frame = Answered(*program, args, kwargs, &times);
-    if (!frame) return nullptr;
-    if (program->free.size() < kKeptFrames) program->free.push_back(std::move(frame));
-  }
-  PyObject* list = PyList_New(static_cast<Py_ssize_t>(times.size()));
-  for (size_t i = 0; list && i < times.size(); ++i)
-    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), PyLong_FromLongLong(times[i]));
-  return list;
+  return Translated([&]() -> PyObject* {
+    std::vector<int64_t> times(program->names.size(), std::numeric_limits<int64_t>::max());
+    for (int i = 0; i < n; ++i) {
+      std::unique_ptr<Frame> frame = Answered(*program, args, kwargs, &times);
+      if (!frame) return nullptr;
+      GiveBack(*program, std::move(frame));
+    }
+    PyObject* list = PyList_New(static_cast<Py_ssize_t>(times.size()));
+    for (size_t i = 0; list && i < times.size(); ++i)
+      PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), PyLong_FromLongLong(times[i]));
+    return list;
+  });
 }
 
 // constants(program, tensors, [(tensor, its address, its version; -1: torch counts none, or its numbers are read anew)]): what is no
@@ -325,41 +344,38 @@ PyObject* SetConstants(PyObject*, PyObject* tuple) {
   if (!PyArg_ParseTuple(tuple, "OOO", &capsule, &tensors, &watched)) return nullptr;
   Program* program = ProgramOf(capsule);
   if (!program) return nullptr;
-  auto made = std::make_shared<Constants>();
-  IValue value;
-  const auto tensor = [&](PyObject* item, Py_ssize_t) {
-    return FromPython(item, value) && (value.isTensor() || Refuse(PyExc_TypeError, "a constant that is no tensor"));
-  };
-  if (!Each(tensors,
-            [&](PyObject* item, Py_ssize_t i) {
-              return tensor(item, i) && (made->tensors.push_back(value.toTensor()), true);
-            }) ||
-      !Each(watched, [&](PyObject* item, Py_ssize_t i) {
-        PyObject* watch;
-        unsigned long long address;
-        long long version;
-        if (!PyArg_ParseTuple(item, "OKL", &watch, &address, &version) || !tensor(watch, i)) return false;
-        made->watched.push_back({value.toTensor(), reinterpret_cast<const void*>(address), version});
-        return true;
-      }))
-    return nullptr;
-  program->constants = std::move(made);
-  Py_RETURN_NONE;
+  return Translated([&]() -> PyObject* {
+    auto made = std::make_shared<Constants>();
+    IValue value;
+    const auto tensor = [&](PyObject* item) {
+      return FromPython(item, value) && (value.isTensor() || Refuse(PyExc_TypeError, "a constant that is no tensor"));
+    };
+    if (!Each(tensors, [&](PyObject* item,
+                           Py_ssize_t) { return tensor(item) && (made->tensors.push_back(value.toTensor()), true); }) ||
+        !Each(watched, [&](PyObject* item, Py_ssize_t) {
+          PyObject* watch;
+          unsigned long long address;
+          long long version;
+          if (!PyArg_ParseTuple(item, "OKL", &watch, &address, &version) || !tensor(watch)) return false;
+          made->watched.push_back({value.toTensor(), reinterpret_cast<const void*>(address), version});
+          return true;
+        }))
+      return nullptr;
+    program->constants = std::move(made);
+    Py_RETURN_NONE;
+  });
 }
 
 PyObject* NewProgram(PyObject*, PyObject* spec) {
-  auto program = std::make_unique<Program>();
-  program->constants = std::make_shared<Constants>();
-  try {
+  return Translated([&]() -> PyObject* {
+    auto program = std::make_unique<Program>();
+    program->constants = std::make_shared<Constants>();
     if (!ParseProgram(spec, *program)) return nullptr;
     auto frame = NewFrame(*program);  // so that what a node cannot do is said now
     if (!frame) return nullptr;
     program->free.push_back(std::move(frame));
-  } catch (...) {
-    torch::translate_exception_to_python(std::current_exception());
-    return nullptr;
-  }
-  return PyCapsule_New(program.release(), kCapsule, [](PyObject* capsule) { delete ProgramOf(capsule); });
+    return PyCapsule_New(program.release(), kCapsule, [](PyObject* capsule) { delete ProgramOf(capsule); });
+  });
 }
 
 PyObject* Possible(PyObject*, PyObject*) { return PyBool_FromLong(Brgemm::Possible()); }
