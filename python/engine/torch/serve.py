@@ -38,7 +38,7 @@ class Server:
         kwargs_form = self._form.dict(kwargs, "")
         leaves, form = tree_flatten((args, kwargs))
         dims = _dimensions(leaves, batch)
-        exported, self.strict = _exported(model, leaves, form, dims, rows)
+        exported = _exported(model, leaves, form, dims, rows)
         signature = exported.graph_signature
         if signature.buffers_to_mutate or signature.user_inputs_to_mutate or signature.parameters_to_mutate:
             changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
@@ -234,7 +234,7 @@ def _dimensions(leaves: list[Any], batch: Any) -> list[int | None]:
     return dims
 
 
-def _exported(model: nn.Module, leaves: list[Any], spec: Any, dims: list[int | None], rows: tuple[int, int]) -> tuple[Any, bool]:
+def _exported(model: nn.Module, leaves: list[Any], spec: Any, dims: list[int | None], rows: tuple[int, int]) -> Any:
     counts = {leaf.shape[dim] for leaf, dim in zip(leaves, dims) if dim is not None}
     if len(counts) > 1:
         raise engine.errors.UsageError(f"engine.torch.serve: the examples have {sorted(counts)} rows; "
@@ -255,8 +255,7 @@ def _exported(model: nn.Module, leaves: list[Any], spec: Any, dims: list[int | N
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                exported = torch.export.export(model, args, kwargs, dynamic_shapes=dict(bound), strict=strict)
-                return exported.run_decompositions(), strict
+                return torch.export.export(model, args, kwargs, dynamic_shapes=dict(bound), strict=strict).run_decompositions()
         except Exception as error:
             errors.append(f"{type(error).__name__}: {str(error).strip() or 'no text'}")
     raise Unsupported("torch.export cannot export the model: " + errors[-1][:2000])

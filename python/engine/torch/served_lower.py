@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import getitem
 from typing import Any
 
@@ -13,16 +13,15 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from . import adapter
-from .calls import Unsupported, argument, call_of, line_of
+from .calls import NOTHING, Unsupported, argument, call_of, line_of
 from .served_cats import cat
 from .served_folds import Folds, is_constant, mark_constants
 from .served_pointwise import ACTS, MOVE, Group, pointwise, steps_of
 from .served_views import BEFORE, CALL, CONSTANT, INPUT, OUTPUT, Affine, Memory, View, affine, affines, at, contiguous, plus, times
 
 aten = torch.ops.aten
-NOTHING = {aten._assert_tensor_metadata.default, aten.sym_constrain_range.default}
+CHECKED = {aten._assert_tensor_metadata.default, aten.sym_constrain_range.default}  # by torch.export
 SHAPES = {aten.view.default, aten.squeeze.dims, aten.unsqueeze.default}
-SAME = {aten.detach.default, aten.alias.default}
 REDUCTIONS = {aten.sum.dim_IntList: 0, aten.mean.dim: 1, aten.linalg_vector_norm.default: 2, aten.amax.default: 3}
 MOST_IN_PRODUCT = 4096  # columns of a that brgemm adds up at once
 
@@ -52,15 +51,14 @@ class Constant:
 class Served:
     """A program as the adapter takes it, and what Python keeps of it."""
 
-    inputs: list[tuple[str, Any, bool]]
+    inputs: list[tuple[str, Any]]
     storages: list[tuple[int, int]]
     blocks: list[Affine]
     outputs: list[Any]
     nodes: list[Any]
     names: list[str]
     calls: bool
-    constants: list[Constant] = field(default_factory=list)
-    returned: list[Any] = field(default_factory=list)  # a number of an output, or ("constant", value)
+    returned: list[Any]  # a number of an output, or ("constant", value)
 
 
 class Lowering:
@@ -106,7 +104,7 @@ class Lowering:
         calls = False
         for number, made in enumerate(self.nodes):
             if isinstance(made, Group):
-                what, reads, writes = made.told(lambda user: True)
+                what, reads, writes = made.told()
                 if not writes:  # all of it has become part of other nodes
                     raise Unsupported("a chain that nobody reads")
             else:
@@ -117,10 +115,9 @@ class Lowering:
             told.append(what)
             names.append(self.name(number))
         self.memory.lay_out(len(self.nodes))
-        used = {view.storage for view in self.arguments if self.memory.storages[view.storage].last >= 0}
-        return Served([(n, v.told(), v.storage in used) for n, v in zip(self.given, self.arguments)],
+        return Served([(n, v.told()) for n, v in zip(self.given, self.arguments)],
                       [(s.kind, s.index) for s in self.memory.storages], self.memory.blocks, [v.told() for v in self.outputs],
-                      told, names, calls, self.constants, self.returned)  # fmt: skip
+                      told, names, calls, self.returned)  # fmt: skip
 
     def name(self, number: int) -> str:
         nodes = self.of[number]
@@ -217,7 +214,7 @@ class Lowering:
 
     def call(self, node: Node) -> None:
         value = node.meta.get("val")
-        if node.target in NOTHING or node in self.views:
+        if node.target in CHECKED or node in self.views:
             return
         if node.target is aten._assert_scalar.default:
             affine(node.args[0].meta["val"]) if isinstance(node.args[0], Node) else None  # refuses what depends on data
@@ -252,7 +249,7 @@ class Lowering:
         base.owned = False
         if any(t.is_conj() or t.is_neg() for t in tree_leaves(node.meta["val"])):
             raise Unsupported(f"{node.target}, whose result torch negates when it is read")
-        if node.target in SAME:
+        if node.target in NOTHING:
             self.views[node] = base
             return True
         source = base.source
@@ -458,8 +455,8 @@ class Lowering:
                 outs[index] = len(slots) + len(made)  # type: ignore[index]
                 made.append((outs[index], self.memory.view(value[index], len(self.nodes), CALL)))  # type: ignore[index]
                 self.views[user] = made[-1][1]
-                user.meta["made"] = node
         name = (op._schema.name, op._schema.overload_name)  # type: ignore[union-attr]
-        spec = (name, args, outs, call.from_list, call.takes_gil, call.grad_mode, False, None, None)
+        changes, update, product = False, None, None
+        spec = (name, args, outs, call.from_list, call.takes_gil, call.grad_mode, changes, update, product)  # MakeCall in make.h
         self.add(node, "c", lambda: (spec, [(s, v.told()) for s, v in inputs], sizes, [(s, v.told()) for s, v in made],
                                      len(slots) + len(made)), [v for _, v in inputs], [v for _, v in made])  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +22,14 @@ MOST_REGISTERS = 24  # of 2 KiB: they stay in the nearest cache
 ARITHMETIC = {aten.mul.Tensor: MUL, aten.div.Tensor: DIV, aten.maximum.default: MAX, aten.minimum.default: MIN,
               aten.relu.default: RELU, aten.sigmoid.default: SIGMOID, aten.tanh.default: TANH, aten.exp.default: EXP,
               aten.sqrt.default: SQRT, aten.rsqrt.default: RSQRT, aten.neg.default: NEG, aten.abs.default: ABS,
-              aten.reciprocal.default: RECIPROCAL, aten.clone.default: MOVE, aten._to_copy.default: MOVE, aten.mul.Scalar: MUL,
-              aten.div.Scalar: DIV, aten.clamp_min.default: MAX, aten.clamp_max.default: MIN}  # fmt: skip
+              aten.reciprocal.default: RECIPROCAL, aten.mul.Scalar: MUL, aten.div.Scalar: DIV, aten.clamp_min.default: MAX,
+              aten.clamp_max.default: MIN}  # fmt: skip
 LOGIC = {aten.logical_not.default: NOT, aten.bitwise_not.default: NOT, aten.logical_and.default: AND, aten.bitwise_and.Tensor: AND,
          aten.logical_or.default: OR, aten.bitwise_or.Tensor: OR, aten.eq.Scalar: EQUAL, aten.ne.Scalar: NOT_EQUAL,
          aten.gt.Scalar: GREATER, aten.ge.Scalar: GREATER_EQUAL, aten.lt.Scalar: LESS, aten.le.Scalar: LESS_EQUAL,
          aten.eq.Tensor: EQUAL, aten.ne.Tensor: NOT_EQUAL, aten.gt.Tensor: GREATER, aten.ge.Tensor: GREATER_EQUAL,
          aten.lt.Tensor: LESS, aten.le.Tensor: LESS_EQUAL}  # fmt: skip
+OPERATORS = ARITHMETIC | LOGIC  # with their arguments as operands
 COMPARES_WITH_0 = {aten.eq.Scalar, aten.ne.Scalar}
 ACTS = {aten.relu.default: RELU, aten.sigmoid.default: SIGMOID, aten.tanh.default: TANH}  # that a product may end with
 
@@ -46,7 +46,7 @@ def steps_of(node: Node) -> Steps | None:
     if steps is None:
         return None
     logic = node.target in LOGIC
-    if node.target is not aten.where.self and (value.dtype == torch.bool) != logic and node.target not in (aten.clone.default,):
+    if node.target is not aten.where.self and (value.dtype == torch.bool) != logic and node.target is not aten.clone.default:
         return None
     for _, operands in steps:
         for operand in operands:
@@ -88,9 +88,7 @@ def _steps(node: Node, args: tuple[Any, ...]) -> Steps | None:
         return [(WHERE, args)]
     if target is aten.full.default and isinstance(args[1], (int, float, bool)):
         return [(MOVE, (args[1],))]
-    if kwargs or (target not in ARITHMETIC and target not in LOGIC):
-        return None
-    return [((ARITHMETIC | LOGIC)[target], args)]  # type: ignore[index]
+    return None if kwargs or target not in OPERATORS else [(OPERATORS[target], args)]  # type: ignore[index]
 
 
 @dataclass(eq=False)
@@ -135,12 +133,12 @@ class Group:
             self.steps.append((op, *[*given, -1, -1][:3], before))  # type: ignore[arg-type]
         self.made[node] = lowering.views[node] = lowering.memory.view(node.meta["val"], self.position)
 
-    def stored(self, needed: Callable[[Node], bool]) -> list[Node]:
+    def stored(self) -> list[Node]:
         """What somebody reads from memory."""
-        return [node for node in self.made if any((node, user) not in self.inside and needed(user) for user in node.users)]
+        return [node for node in self.made if any((node, user) not in self.inside for user in node.users)]
 
-    def told(self, needed: Callable[[Node], bool]) -> tuple[Any, list[View], list[View]]:
-        stores = [(self.registers[node], self.made[node]) for node in self.stored(needed)]
+    def told(self) -> tuple[Any, list[View], list[View]]:
+        stores = [(self.registers[node], self.made[node]) for node in self.stored()]
         reads = [view for _, view in self.loads]
         what = ([(r, v.broadcast(self.sizes).told()) for r, v in self.loads], [(r, v.told()) for r, v in stores], self.steps,
                 self.numbers, len(self.registers))  # fmt: skip

@@ -85,8 +85,6 @@ struct Storage {
 struct Input {
   std::string name;
   View view;
-  bool used = false;
-  std::vector<bool> batch;  // by dimension
 };
 
 struct Watched {
@@ -279,7 +277,7 @@ inline std::unique_ptr<Node> ParseNode(PyObject* spec) {
   }
 }
 
-// (args, kwargs, inputs, storages, blocks, outputs, nodes, names, least, most, one, refresh)
+// (args, kwargs, inputs, storages, blocks, outputs, nodes, names, least, most, one, calls, refresh)
 inline bool ParseProgram(PyObject* spec, Program& program) {
   PyObject *args, *kwargs, *inputs, *storages, *blocks, *outputs, *names;
   long long least, most;
@@ -296,9 +294,8 @@ inline bool ParseProgram(PyObject* spec, Program& program) {
                 Input& input = program.inputs.emplace_back();
                 const char* name;
                 PyObject* view;
-                int used;
-                if (!PyArg_ParseTuple(item, "sOp", &name, &view, &used) || !ParseView(view, input.view)) return false;
-                input.name = name, input.used = used;
+                if (!PyArg_ParseTuple(item, "sO", &name, &view) || !ParseView(view, input.view)) return false;
+                input.name = name;
                 return true;
               }) &&
          Each(storages,
