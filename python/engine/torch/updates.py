@@ -16,7 +16,7 @@ import torch
 from torch.fx import Graph, Node
 
 from . import adapter
-from .calls import NOTHING, Call, storages
+from .calls import NOTHING, Call, bound, changed, storages, touched
 
 aten = torch.ops.aten
 SGD, ADAGRAD, SPARSE_ADAM, GRADIENT = range(4)  # Update::Kind of adapter/update.h
@@ -118,19 +118,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _changes(place: dict[Node, int]) -> dict[Any, list[int]]:
-    """By storage: the places of the calls that change it."""
+    """By storage, or constant: the places of the calls that change it."""
     changes: dict[Any, list[int]] = defaultdict(list)
     for node, at in place.items():
-        if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
-            continue
-        for i, argument in enumerate(node.target._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            value = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
-            for given in value if isinstance(value, (list, tuple)) else [value]:
-                if isinstance(given, Node):
-                    for storage in storages(given.meta.get("val")):
-                        changes[storage].append(at)
+        if isinstance(node.target, torch._ops.OpOverload):
+            schema = node.target._schema
+            for value in changed(schema, bound(node, schema)):
+                for thing in touched(value):
+                    changes[thing].append(at)
     return changes
 
 
