@@ -13,7 +13,7 @@ from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx
 from torch.fx import Graph, GraphModule, Node
 
-from .calls import RANDOM, Unsupported, storages
+from .calls import RANDOM, Unsupported
 from .lower import Lowered
 
 aten = torch.ops.aten
@@ -23,20 +23,15 @@ class Fused:
     """``run(inputs)`` does what the graph of a program does, and empties ``inputs``: the state's tensors, those of the
     arguments, and ``numbers`` numbers. Compiles at once, which takes seconds to minutes; raises what Inductor raises."""
 
-    def __init__(
-        self, module: GraphModule, lowered: Lowered, inputs: list[torch.Tensor], state: int, numbers: int
-    ) -> None:
-        given = [n for n in module.graph.nodes if n.op == "placeholder"]
-        arguments = {s for n in given[state : len(given) - numbers] for s in storages(n.meta.get("val"))}
-        if any(call.writes & arguments for call in lowered.calls):
-            raise Unsupported("the step changes its arguments")  # which may share memory with each other next time
+    def __init__(self, module: GraphModule, lowered: Lowered, inputs: list[torch.Tensor], numbers: int) -> None:
         if any(RANDOM in call.writes for call in lowered.calls):
             raise Unsupported("the step draws random numbers")
         # To Inductor a number is a constant, but these change from run to run.
         self.numbers = [torch.zeros((), dtype=torch.float64) for _ in range(numbers)]
         graph = Graph()
         graph.output(graph.graph_copy(module.graph, {}))
-        _numbers_as_tensors(graph, [n for n in graph.nodes if n.op == "placeholder"][len(given) - numbers :])
+        placeholders = graph.find_nodes(op="placeholder")
+        _numbers_as_tensors(graph, placeholders[len(placeholders) - numbers :])
         _without_alpha(graph)
         # Its own kernels use one thread: what they throw inside an OpenMP region, for an index out of range, ends the process.
         with torch.no_grad(), torch._C._DisableAutocast(), config.patch({"cpp.threads": 1}):

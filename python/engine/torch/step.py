@@ -53,12 +53,14 @@ class Ready:
     def _fuse(self, leaves: list[Any]) -> bool:
         captured, program = self.captured, self.program
         assert program.lowered
-        state, numbers = captured.state.tensors, sum(len(names) for _, names in captured.numbers)
-        inputs = [*state, *(leaves[i] for i in captured.tensors)]
+        numbers = sum(len(names) for _, names in captured.numbers)
+        inputs = [*captured.state.tensors, *(leaves[i] for i in captured.tensors)]
         from .fused import Fused  # imports Inductor, which takes a second
 
         try:
-            program.fused = Fused(captured.module, program.lowered, inputs, len(state), numbers)
+            if captured.writes:
+                raise Unsupported("the step changes its arguments")  # which may share memory with each other next time
+            program.fused = Fused(captured.module, program.lowered, inputs, numbers)
         except Exception as error:  # whatever Inductor raises
             warnings.warn(f"engine.torch: the step '{program.name}' runs without Inductor: {_reason(error)}", stacklevel=7)
         return program.fused is not None
