@@ -17,6 +17,12 @@ from .calls import RANDOM, Unsupported
 from .lower import Lowered
 
 aten = torch.ops.aten
+# Calls with a number that add it times something, by operator: what makes that something, and of which arguments.
+_AS_SUM = {
+    aten.addcdiv_.default: (aten.div.Tensor, (1, 2)),
+    aten.addcmul_.default: (aten.mul.Tensor, (1, 2)),
+    aten.lerp_.Scalar: (aten.sub.Tensor, (1, 0)),
+}
 
 
 class Fused:
@@ -48,22 +54,15 @@ class Fused:
 
 def _numbers_as_tensors(graph: Graph, numbers: list[Node]) -> None:
     """Calls that need a number are replaced by calls that take a tensor without dimensions."""
+    fake_mode = next(n.meta["val"] for n in graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)).fake_mode
     for node in numbers:
-        fake = next(n.meta["val"] for n in graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)).fake_mode
-        node.meta["val"] = fake.from_tensor(torch.zeros((), dtype=torch.float64))
+        node.meta["val"] = fake_mode.from_tensor(torch.zeros((), dtype=torch.float64))
         for user in list(node.users):
-            if user.target is aten.addcdiv_.default and user.kwargs.get("value") is node:
+            if user.target in _AS_SUM and node is (user.args[2] if user.target is aten.lerp_.Scalar else user.kwargs.get("value")):
+                operator, of = _AS_SUM[user.target]
                 with graph.inserting_before(user):
-                    ratio = graph.call_function(aten.div.Tensor, (user.args[1], user.args[2]))
-                user.target, user.args, user.kwargs = aten.add_.Tensor, (user.args[0], ratio), {"alpha": node}
-            elif user.target is aten.addcmul_.default and user.kwargs.get("value") is node:
-                with graph.inserting_before(user):
-                    product = graph.call_function(aten.mul.Tensor, (user.args[1], user.args[2]))
-                user.target, user.args, user.kwargs = aten.add_.Tensor, (user.args[0], product), {"alpha": node}
-            elif user.target is aten.lerp_.Scalar and user.args[2] is node:
-                with graph.inserting_before(user):
-                    apart = graph.call_function(aten.sub.Tensor, (user.args[1], user.args[0]))
-                user.target, user.args, user.kwargs = aten.add_.Tensor, (user.args[0], apart), {"alpha": node}
+                    times = graph.call_function(operator, tuple(user.args[i] for i in of))
+                user.target, user.args, user.kwargs = aten.add_.Tensor, (user.args[0], times), {"alpha": node}
             elif user.kwargs.get("alpha") is not node and user.target not in (aten.mul_.Tensor, aten.div_.Tensor):
                 raise Unsupported(f"{user.target} with a number that changes")
 
