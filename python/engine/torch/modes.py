@@ -14,7 +14,7 @@ from __future__ import annotations
 import statistics
 import threading
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 EAGER, IN_TURN, CALLER, WORKERS, INDUCTOR = "eager", "in turn", "caller", "workers", "inductor"
@@ -30,14 +30,21 @@ LOST = -3  # points at which a mode is not tried again in the trial
 HOPELESS = 2.0  # times as long as the mode that holds: compared seldom after the trial
 SELDOM = 8  # turns of the others to one of those
 KEPT = 24  # durations of each mode that are kept, for the medians that are told
+PREPARING = 90  # calls after which a mode that is warmed counts as ready
 
 Calls = Generator["tuple[str, bool]", float, None]  # asks for calls: (mode, whether its duration is wanted)
+
+
+def ways(first: list[str], kernel_threads: int, has_workers: bool) -> list[str]:
+    """``first``, and those with several threads where there are some."""
+    return [*first, *[CALLER] * (kernel_threads > 1), *[WORKERS] * has_workers]
 
 
 @dataclass
 class Choice:
     """``next()`` is the mode of the next call, and whether ``add()`` must be told what it cost. ``candidates``: the first
-    is the one to beat. ``warm``: a mode that needs calls which do not count, until ``prepared()`` says that it is ready."""
+    is the one to beat. ``warm``: a mode that needs calls which do not count, until ``prepared()`` says that it is ready; left aside
+    if it is no candidate."""
 
     candidates: list[str]
     warm: str | None = None
@@ -51,6 +58,8 @@ class Choice:
 
     def __post_init__(self) -> None:
         self.holds = self.candidates[0]
+        self.warm = self.warm if self.warm in self.candidates else None
+        self._warmed = 0  # calls that were made only for that
         self.points = dict.fromkeys(self.candidates, 0)
         self.ratios = dict.fromkeys(self.candidates, 1.0)  # of the last comparison: its time to that of who held
         self._lock = threading.Lock()
@@ -72,6 +81,12 @@ class Choice:
         with self._lock:
             if not self._quiet and self._asked == (mode, True):
                 self._asked = self._course.send(seconds)
+
+    def warmed(self, ready: Callable[[], bool]) -> None:
+        """After a call that was made only to warm a mode. ``ready``: whether it is ready."""
+        self._warmed += 1
+        if self._warmed >= PREPARING or ready():
+            self.prepared()
 
     def prepared(self) -> None:
         """The mode that is warmed is ready."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Mapping
 
+import torch
+
 import engine
 
 from .. import _core
+from .modes import WORKERS
 
 POLICIES = ("cost_model", "threaded", "inline", "naive")
 PARTITIONS = ("default", "min_cut", "inductor")
@@ -38,6 +41,20 @@ class Options:
     @property
     def team(self) -> int:
         return self.workers or _core.default_workers()
+
+    @property
+    def kernel_threads(self) -> int:
+        """Of torch's kernels when the caller runs the nodes alone."""
+        return self.intra_op_threads or torch.get_num_threads()
+
+    @property
+    def has_workers(self) -> bool:
+        return self.team > 1 and self.policy in ("cost_model", "threaded")
+
+    @property
+    def warm(self) -> str | None:
+        """The mode in which calls do not count at first, because cost_model measures nodes in them."""
+        return WORKERS if self.policy == "cost_model" else None
 
 
 def options_of(given: Mapping[str, Any] | None, **defaults: Any) -> Options:

@@ -106,7 +106,7 @@ def product_of(call: Call, options: Options) -> tuple[Any, ...] | None:
     form = form_of(call, options.weights == "fixed")
     if form is None or not LEAST <= form.work <= MOST:
         return None
-    trials = tried(form, options.intra_op_threads or torch.get_num_threads(), precisions()[0])
+    trials = tried(form, options.kernel_threads, precisions()[0])
     taken = [t for t in trials if t.other <= FASTER * t.torch and (t.equal or options.products == "fast")]
     return form.spec(min(taken, key=lambda t: t.other / t.torch).depth) if taken else None
 

@@ -19,14 +19,13 @@ from torch.fx import GraphModule
 import engine
 
 from .measured import Measured
-from .modes import CALLER, EAGER, IN_TURN, WORKERS, Choice
+from .modes import EAGER, IN_TURN, Choice, ways
 from .options import Options, options_of
 from .program import Program
 from .staged import Staged, plain
 
 WATCHED = ("hooks of saved tensors are around it, as of torch.utils.checkpoint, which makes it run twice and asks that both runs save the "
            "same tensors")  # fmt: skip
-PREPARING = 90  # calls after which cost_model must have decided
 _numbers = itertools.count()
 compiled: weakref.WeakSet[Region] = weakref.WeakSet()  # for explain
 
@@ -49,15 +48,13 @@ class Region:
         self.called = False
         # Those that the first call was given, by id: as a set they would be compared by their numbers.
         self.parameters: weakref.WeakValueDictionary[int, torch.nn.Parameter] = weakref.WeakValueDictionary()
-        self.warmed = 0
         self.here = _Here()
         partition = default_partition if options.partition == "default" else min_cut_rematerialization_partition
         with torch._functorch.config.patch(donated_buffer=False):  # else a graph could not go backward twice
             self.compiled = aot_autograd(fw_compiler=self._compiler("forward"), bw_compiler=self._compiler("backward"),
                                          inference_compiler=self._compiler("inference"), partition_fn=partition,
                                          keep_inference_input_mutations=True)(module, inputs)  # fmt: skip
-        candidates = self._candidates()
-        self.choice = Choice(candidates, warm=WORKERS if WORKERS in candidates and options.policy == "cost_model" else None)
+        self.choice = Choice(self._candidates(), warm=options.warm)
         compiled.add(self)
 
     def _compiler(self, kind: str) -> Callable[..., Any]:
@@ -79,12 +76,8 @@ class Region:
             return [EAGER, IN_TURN]
         # The first is the one to beat. Training must not be slower than eagerly, so that takes evidence. Requests are mostly short, and
         # clients disturb each other's measurements, so what takes evidence there is to be eager.
-        modes = [IN_TURN, EAGER] if "inference" in self.programs else [EAGER, IN_TURN]
-        if (self.options.intra_op_threads or torch.get_num_threads()) > 1:
-            modes.append(CALLER)
-        if self.options.team > 1 and self.options.policy in ("cost_model", "threaded"):
-            modes.append(WORKERS)
-        return modes
+        first = [IN_TURN, EAGER] if "inference" in self.programs else [EAGER, IN_TURN]
+        return ways(first, self.options.kernel_threads, self.options.has_workers)
 
     def __call__(self, *args: Any) -> Any:
         if Staged in map(type, args):  # of a smart stage: torch's own checks of a first call refuse the class
@@ -110,9 +103,7 @@ class Region:
                 here.pending = None  # what it cost tells nothing
                 raise
         if self.choice.preparing:
-            self.warmed += 1
-            if self.warmed >= PREPARING or all(p.settled() for p in self.programs.values()):
-                self.choice.prepared()
+            self.choice.warmed(lambda: all(p.settled() for p in self.programs.values()))
         return call(*args)
 
 

@@ -20,7 +20,7 @@ import engine
 from .arguments import Spec, flat, kinds_of, signatures, taken_apart
 from .calls import NotYet, SetBack, Unsupported, capturing, is_torch, storages
 from .capture import Captured, capture
-from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
+from .modes import EAGER, INDUCTOR, IN_TURN, Choice, ways
 from .options import Options, options_of
 from .program import Program
 from .reach import reached
@@ -29,14 +29,13 @@ from .surroundings import Wrapper
 
 MOST_CAPTURES = 8  # of different shapes; as torch's recompile limit
 MOST_SET_BACK = 2  # calls, one after the other, that find modules in evaluation although the step lets them train
-PREPARING = 90  # calls after which cost_model must have decided
 clock = time.perf_counter
 
 
 class Ready:
     """A captured step for one signature of arguments."""
 
-    def __init__(self, captured: Captured, leaves: list[Any], options: Options, name: str, candidates: list[str]) -> None:
+    def __init__(self, captured: Captured, leaves: list[Any], options: Options, name: str) -> None:
         self.captured = captured
         self.program = Program(captured.module, options, name)
         if self.program.why_not:
@@ -44,11 +43,10 @@ class Ready:
         given = [n for n in captured.module.graph.nodes if n.op == "placeholder"][len(captured.state.tensors) :][: len(captured.tensors)]
         arguments = {s for n in given for s in storages(n.meta.get("val"))}
         captured.writes = any(call.writes & arguments for call in self.program.lowered.calls)  # type: ignore[union-attr]
+        candidates = ways([IN_TURN, EAGER], options.kernel_threads, options.has_workers)  # the first is the one to beat
         if options.partition == "inductor" and self._fuse(leaves):
-            candidates = [*candidates, INDUCTOR]
-        warm = WORKERS if WORKERS in candidates and options.policy == "cost_model" else None
-        self.choice = Choice(candidates, warm=warm)
-        self.warmed = 0
+            candidates.append(INDUCTOR)
+        self.choice = Choice(candidates, warm=options.warm)
 
     def _fuse(self, leaves: list[Any]) -> bool:
         captured, program = self.captured, self.program
@@ -82,12 +80,6 @@ class Ready:
         returned = [o if c is None else c for o, c in zip(outputs, captured.constants)]
         assert captured.returned is not None
         return captured.returned.closed(returned)
-
-    def prepare(self) -> None:
-        """After a call that does not count."""
-        self.warmed += 1
-        if self.warmed >= PREPARING or self.program.settled():
-            self.choice.prepared()
 
 
 class CompiledStep(Wrapper):
@@ -185,7 +177,7 @@ class CompiledStep(Wrapper):
         if measured:
             choice.add(mode, clock() - begin)
         elif choice.preparing:
-            ready.prepare()
+            choice.warmed(ready.program.settled)
         return result
 
     def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -231,7 +223,7 @@ class CompiledStep(Wrapper):
             if not state.optimizers:
                 raise Unsupported("it reaches no optimizer; name them: compile_step(step, modules=[...], optimizers=[...])")
             captured = capture(self.step, state, leaves, spec)
-            ready = Ready(captured, leaves, self.options, self.name, self._candidates())
+            ready = Ready(captured, leaves, self.options, self.name)
         except SetBack as error:
             self.set_back[key, state.surroundings.parts.trains()] = str(error)
             self.ready = before
@@ -248,15 +240,6 @@ class CompiledStep(Wrapper):
     def _reached(self, kind: type, leaves: list[Any]) -> list[Any]:
         found = [*reached(self.step, kind), *(leaf for leaf in leaves if isinstance(leaf, kind))]
         return list({id(f): f for f in found}.values())
-
-    def _candidates(self) -> list[str]:
-        threads = self.options.intra_op_threads or torch.get_num_threads()
-        modes = [IN_TURN, EAGER]  # the first is the one to beat
-        if threads > 1:
-            modes.append(CALLER)
-        if self.options.team > 1 and self.options.policy in ("cost_model", "threaded"):
-            modes.append(WORKERS)
-        return modes
 
     def _eagerly(self, why: str) -> None:
         self.why_eager, self.last = why, None
