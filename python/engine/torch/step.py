@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 import traceback
@@ -60,7 +61,7 @@ class Ready:
                 raise Unsupported("the step changes its arguments")  # which may share memory with each other next time
             program.fused = Fused(captured.module, program.lowered, inputs, numbers)
         except Exception as error:  # whatever Inductor raises
-            warnings.warn(f"engine.torch: the step '{program.name}' runs without Inductor: {_reason(error)}", stacklevel=7)
+            _warn(f"engine.torch: the step '{program.name}' runs without Inductor: {_reason(error)}")
         return program.fused is not None
 
     def run(self, leaves: list[Any], mode: str, times: Any = None) -> Any:
@@ -145,17 +146,36 @@ class CompiledStep(Wrapper):
             result = self._eager(args, kwargs)
             self.begun = True
             return result
+        found = self._ready_for(args, kwargs)
+        if found is None:
+            return self._eager(args, kwargs)
+        ready, leaves = found
+        self.last, self.in_a_row = ready, 0
+        if forced := ready.captured.mode_for(leaves):
+            return self._run(ready, forced, leaves, args, kwargs)
+        choice = ready.choice
+        mode, measured = choice.next()
+        begin = clock() if measured else 0.0
+        result = self._run(ready, mode, leaves, args, kwargs)
+        if measured:
+            choice.add(mode, clock() - begin)
+        elif choice.preparing:
+            choice.warmed(ready.program.settled)
+        return result
+
+    def _ready_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Ready, list[Any]] | None:
+        """What is captured for a call with such arguments, now if need be, and the arguments' leaves. None: it runs eagerly."""
         try:
             leaves, spec, structure = taken_apart(args, kwargs)
             key = (structure, around(), *signatures(leaves))
         except Unsupported as unseen:
             self._eagerly(str(unseen))
-            return self._eager(args, kwargs)
+            return None
         before, ready = self.ready, self.ready.get(key)
         if ready is not None and (why := ready.captured.state.changed()):
             if told := self.set_back.get((key, ready.captured.state.surroundings.parts.trains())):
                 self._set_back(told)
-                return self._eager(args, kwargs)
+                return None
             self.ready = {}
             ready = self.last = None
             self.recaptured = why
@@ -163,22 +183,8 @@ class CompiledStep(Wrapper):
             del self.ready[key]
             ready = None
             self.recaptured = why
-        if ready is None:
-            ready = self._capture(key, leaves, spec, before)
-            if ready is None:
-                return self._eager(args, kwargs)
-        self.last, self.in_a_row = ready, 0
-        if forced := ready.captured.mode_for(leaves):
-            return self._without_gradients(ready, args, kwargs) if forced == EAGER else ready.run(leaves, forced)
-        choice = ready.choice
-        mode, measured = choice.next()
-        begin = clock() if measured else 0.0
-        result = self._without_gradients(ready, args, kwargs) if mode == EAGER else ready.run(leaves, mode)
-        if measured:
-            choice.add(mode, clock() - begin)
-        elif choice.preparing:
-            choice.warmed(ready.program.settled)
-        return result
+        ready = ready or self._capture(key, leaves, spec, before)
+        return (ready, leaves) if ready else None
 
     def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = self.step(*args, **kwargs)
@@ -190,10 +196,11 @@ class CompiledStep(Wrapper):
             return result  # the step's own object, which it may keep
         return spec.closed([leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
 
-    def _without_gradients(self, ready: Ready, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Eagerly, and leaves the gradients that a run leaves."""
+    def _run(self, ready: Ready, mode: str, leaves: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if mode != EAGER:
+            return ready.run(leaves, mode)
         result = self._eager(args, kwargs)
-        ready.captured.clear()
+        ready.captured.clear()  # so that the gradients are left that a run leaves
         return result
 
     def _set_back(self, why: str) -> None:
@@ -211,8 +218,8 @@ class CompiledStep(Wrapper):
             return None
         if len(self.ready) >= MOST_CAPTURES:
             if not self.told_full:
-                warnings.warn(f"engine.torch: the step '{self.name}' was captured for {MOST_CAPTURES} kinds of arguments (shapes, "
-                              "types, values that are no tensors); calls with others run eagerly", stacklevel=4)  # fmt: skip
+                _warn(f"engine.torch: the step '{self.name}' was captured for {MOST_CAPTURES} kinds of arguments (shapes, types, values that "
+                      "are no tensors); calls with others run eagerly")  # fmt: skip
             self.told_full = True
             return None
         self.captures += 1
@@ -244,10 +251,18 @@ class CompiledStep(Wrapper):
     def _eagerly(self, why: str) -> None:
         self.why_eager, self.last = why, None
         self.ready.clear()  # which keep the tensors that they were captured with
-        warnings.warn(f"engine.torch: the step '{self.name}' runs eagerly: {why}", stacklevel=5)
+        _warn(f"engine.torch: the step '{self.name}' runs eagerly: {why}")
 
     def __repr__(self) -> str:
         return f"<engine.torch.compile_step {self.name}{', eager' if self.why_eager else ''}>"
+
+
+def _warn(text: str) -> None:
+    """Of the program's line that has called the step."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and is_torch(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def _reason(error: Exception) -> str:
