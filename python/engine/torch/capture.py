@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -223,10 +223,16 @@ class _Tracing:
         last = graph._root.prev
         yield
         self.groups += 1
-        node = last.next
-        while node is not graph._root:
+        for node in _behind(last, graph):
             node.meta["engine_group"] = self.groups
-            node = node.next
+
+
+def _behind(last: Node, graph: Graph) -> Iterator[Node]:
+    """The calls that the graph has got since this one was its last."""
+    node = last.next
+    while node is not graph._root:
+        yield node
+        node = node.next
 
 
 _OTHER_GRADIENTS = {torch.prod, torch.cumprod, torch.Tensor.prod, torch.Tensor.cumprod}
@@ -255,8 +261,8 @@ class _Calls(TorchFunctionMode):
         mode = get_proxy_mode()
         if mode is None:
             return func(*args, **kwargs)
-        root = mode.tracer.graph._root
-        last = root.prev
+        graph = mode.tracer.graph
+        last = graph._root.prev
         try:
             if func is torch.nn.functional.one_hot:
                 look_at_classes(*args, **kwargs)
@@ -272,13 +278,11 @@ class _Calls(TorchFunctionMode):
         if foreign and any(isinstance(made, torch.Tensor) and made.requires_grad for made in tree_leaves(result)):
             raise Unsupported(f"a gradient of a tensor {tuple(foreign[0].shape)} that is no parameter of a module which the step "
                               "reaches; name the modules: compile_step(step, modules=[...])")  # fmt: skip
-        node = last.next
-        if node is not root:
+        if last.next is not graph._root:
             line, frame = _line(), sys._getframe(1)
-            while node is not root:
+            for node in _behind(last, graph):
                 node.meta.setdefault("engine_line", line)
                 refuse_if_handled(node, frame, self.outside)
-                node = node.next
         return result
 
     def stood_in(self, value: Any, foreign: list[torch.Tensor]) -> Any:
