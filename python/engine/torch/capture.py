@@ -441,7 +441,7 @@ def _of_its_own(tensor: torch.Tensor) -> torch.Tensor:
 def _share(captured: Captured, constants: dict[Node, torch.Tensor]) -> None:
     """Notes what shares memory among state and constants: for lower.py, and for the calls to come."""
     module, state = captured.module, captured.state
-    given = [n for n in module.graph.nodes if n.op == "placeholder"][: len(state.tensors)]
+    given = module.graph.find_nodes(op="placeholder")[: len(state.tensors)]
     mode = next(n.meta["val"] for n in given).fake_mode
     for node, constant in constants.items():
         node.meta["val"] = mode.from_tensor(constant)  # that of the trace, so its views are known, too

@@ -35,7 +35,7 @@ def finish(module: GraphModule, kept: int, gradients: list[Any], marks: Numbers)
     """Takes the old gradients out of the graph's inputs, and puts the numbers in."""
     graph = module.graph
     _views(graph)
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    placeholders = graph.find_nodes(op="placeholder")
     old = placeholders[kept:]
     taken = {i for i, node in enumerate(old) if any(user.target is not torch.ops.aten.detach.default or user.users for user in node.users)}
     if taken:
@@ -46,9 +46,7 @@ def finish(module: GraphModule, kept: int, gradients: list[Any], marks: Numbers)
             graph.erase_node(user)
         graph.erase_node(node)
     with graph.inserting_after(placeholders[kept - 1]):
-        numbers = []
-        for i in reversed(range(len(marks.marks))):
-            numbers.insert(0, graph.placeholder(f"number_{i}"))
+        numbers = [graph.placeholder(f"number_{i}") for i in reversed(range(len(marks.marks)))][::-1]  # each comes right behind the tensors
     for node in graph.nodes:
         if "engine_group" in node.meta:
             node.args = _marked(node.args, marks, numbers)

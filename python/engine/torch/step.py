@@ -41,7 +41,7 @@ class Ready:
         self.program = Program(captured.module, options, name)
         if self.program.why_not:
             raise Unsupported(self.program.why_not)
-        given = [n for n in captured.module.graph.nodes if n.op == "placeholder"][len(captured.state.tensors) :][: len(captured.tensors)]
+        given = captured.module.graph.find_nodes(op="placeholder")[len(captured.state.tensors) :][: len(captured.tensors)]
         arguments = {s for n in given for s in storages(n.meta.get("val"))}
         captured.writes = any(call.writes & arguments for call in self.program.lowered.calls)  # type: ignore[union-attr]
         candidates = ways([IN_TURN, EAGER], options.kernel_threads, options.has_workers)  # the first is the one to beat
