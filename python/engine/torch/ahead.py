@@ -40,7 +40,7 @@ _GRADIENT = "takes a tensor with a gradient"
 _LENDS = {Tensor.numpy, Tensor.__array__, Tensor.data_ptr, Tensor.untyped_storage, Tensor.storage, Tensor.__dlpack__}
 _KEPT = 2  # steps in a row that may leave a node's result alone before the node is dropped
 _SETTLED = 4  # steps behind the last new node before a step gets plain tensors
-_LOOKED_AT = 64  # of so many steps one gets none
+_LOOKED_AT = 64  # one step in so many gets Staged tensors for all, so that all of its calls are seen
 _NOBODY: set[int] = set()
 # What gives a tensor other memory, or changes it as PyTorch does not count.
 _UNCOUNTED = {Tensor.data.__set__, Tensor.apply_, Tensor.map_, Tensor.map2_}  # type: ignore[attr-defined]

@@ -10,6 +10,10 @@ from torch.fx import GraphModule
 from .calls import Unsupported
 
 
+# The first mark, and how far apart they are: odd numbers, which nobody gives an optimizer as a setting, with many floats between two.
+_FIRST, _APART = 3.0e-5, 1.1102230246251565e-13
+
+
 class Numbers:
     """Stands for the numbers of a run while it is captured: each is a float of its own, which is found again in the
     graph."""
@@ -18,7 +22,7 @@ class Numbers:
         self.marks: dict[float, int] = {}
 
     def mark(self) -> float:
-        value = 3.0e-5 + (len(self.marks) + 1) * 1.1102230246251565e-13
+        value = _FIRST + (len(self.marks) + 1) * _APART
         self.marks[value] = len(self.marks)
         return value
 

@@ -22,12 +22,12 @@ PRODUCTS = ("exact", "fast", "torch")
 class Options:
     """``policy``: of runs with workers. ``workers``: threads of such a run, the caller's among them; None: one a core.
     ``intra_op_threads``: of torch's kernels when the caller runs the nodes alone; None: torch.get_num_threads().
-    ``partition``: how forward and backward are told apart: "default" keeps what eager keeps, "min_cut" computes again
-    what is cheap; "inductor", of compile_step: the whole step compiled by Inductor is one of the modes. ``products``: of matrices, by oneDNN where that is faster than torch's own kernel: "exact" if the results are
-    equal to the bit, "fast" also if they differ in the last bits, "torch" never. ``weights``: "fixed" keeps copies of a model's matrices in
-    rows, as brgemm reads them. ``keep_freed_memory``: False: the first compiled model or step does not tell malloc to keep what
-    tensors free, which it does for the whole process (memory.py). ``capture_step``: False: compile_step runs
-    eagerly."""
+    ``partition``: which values forward keeps for backward: "default" those that eager keeps, "min_cut" computes again what is
+    cheap; "inductor", of compile_step: the whole step compiled by Inductor is one of the modes. ``products``: of matrices, by
+    oneDNN where that is faster than torch's own kernel: "exact" if the results are equal to the bit, "fast" also if they differ
+    in the last bits, "torch" never. ``weights``: "fixed" keeps copies of a model's matrices in rows, as brgemm reads them.
+    ``keep_freed_memory``: False: the first compiled model or step does not tell malloc to keep what tensors free, which it does
+    for the whole process (memory.py). ``capture_step``: False: compile_step runs eagerly."""
 
     policy: str = "cost_model"
     workers: int | None = None

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from . import glance
 from .calls import Unsupported, is_torch
 
-# By what a program asks of a tensor: how it is told.
+# What of a tensor's a stand-in cannot say: by the function that asks for it, what a refusal says.
 _SAID = {Tensor.__repr__: "it makes text of a tensor, as print() and str() do", Tensor.__format__: "it makes text of a tensor, as f\"{loss}\" does"}  # fmt: skip
 _ASKED = {Tensor.data_ptr: "it reads the address of a tensor's data (data_ptr())",
           Tensor.storage_offset: "it reads where a tensor begins in its memory (storage_offset())",
