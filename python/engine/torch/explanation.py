@@ -106,11 +106,11 @@ def _plan(kind: str, program: Program) -> PlanExplained:
     times = program.times
     costs = told["costs"] if any(told["costs"]) else [(t.end - t.begin) / 1e9 for t in times] if times else [0.0] * program.steps
     path = told["path"] if any(told["costs"]) else _longest(lowered.edges(), costs)
-    parts = []
+    parts, on_path = [], set(path)
     for i, step in enumerate(lowered.steps):
         file, line, _ = line_of(lowered.main(i).node)
         parts.append(Part(lowered.name(i), f"{file}:{line}" if file else "", len(step.calls), costs[i],
-                          times[i].worker if times else None, i in path, lowered.by(i)))  # fmt: skip
+                          times[i].worker if times else None, i in on_path, lowered.by(i)))  # fmt: skip
     work, critical = sum(costs), sum(costs[i] for i in path)
     workers = program.options.team
     return PlanExplained(kind, parts, list(path), work, critical, max(work / workers, critical), workers, told["said"])
