@@ -30,7 +30,7 @@ from .node import Node, name_of, waves
 from .numerics import mode
 from .staged import Staged, filled, wrapped
 from .team import Team
-from .unchanged import Note, in_one_memory, marks, noted, own, storage, unchanged, version
+from .unchanged import Note, in_one_memory, marks, noted, stageable, storage, unchanged, version
 from .worth import Worth
 
 _MOST = 1024  # nodes
@@ -58,7 +58,7 @@ class Item:
     def __init__(self, program: Program, data: Any) -> None:
         flat, self.spec = pytree.tree_flatten(data) if staged.can_be_made_anew(data) else ([], _WHOLE)
         self.given = data  # by the loader
-        self.program, self.leaves = program, own(flat)
+        self.program, self.leaves = program, stageable(flat)
         self.rest, self.made, self.versions = flat, [], {}  # type: ignore[var-annotated]
         self.staged: dict[int, Any] = {}
         self.used: set[int] = set()
@@ -79,13 +79,13 @@ class Item:
     def data(self) -> Any:
         """The item for the step, which runs on this thread: its tensors are Staged, but for those that no node reads."""
         begin, now = clock(), mode()
-        self.thread, self.settled = threading.get_ident(), self.program.settled()
+        self.thread, self.settled = threading.get_ident(), self.program.begin_step()
         self.over = self.over or bool(self.program.worth.lost) or (bool(self.made) and self.mode != now)
         self.mode = now
         if self.over:
             return self.given
         flat = [
-            self.rest[i] if leaf is None or self.program.is_done(-1 - i, self) else staged.staged(leaf, self, -1 - i, None)
+            self.rest[i] if leaf is None or self.program.is_done(-1 - i, self) else staged.of(leaf, self, -1 - i, None)
             for i, leaf in enumerate(self.leaves)
         ]
         data = pytree.tree_unflatten(flat, self.spec)
@@ -96,7 +96,7 @@ class Item:
         """The step is over: what it did not use is noted, and nothing of the item is kept."""
         if not self.over:
             begin = clock()
-            self.program.noted(self)
+            self.program.ended(self)
             if self.took is not None and self.settled:
                 self.program.judge(sum(self.took), self.cost + clock() - begin)
         self.over, self.made, self.staged, self.leaves, self.rest, self.given = True, [], {}, [], [], None
@@ -133,8 +133,8 @@ class Program:
             self._spec = self._spec or spec
         return bool(spec == self._spec)
 
-    def settled(self) -> bool:
-        """Whether the step that begins makes the calls of those before it, as far as can be known."""
+    def begin_step(self) -> bool:
+        """Counts the step. Whether it makes the calls of those before it, as far as can be known."""
         self._steps += 1
         return self._steps > self._changed + _SETTLED and self._steps % _LOOKED_AT != 0
 
@@ -160,7 +160,7 @@ class Program:
     def _nodes_changed(self) -> None:
         self._changed, self._readers, self._notes, self._watched = self._steps, None, {}, set()
 
-    def _noted(self, tensor: Tensor) -> Note:
+    def _note_of(self, tensor: Tensor) -> Note:
         """What a tensor from outside is now. The note of an earlier item says it, if no call has changed the tensor since."""
         note = self._notes.get(id(tensor))
         if note is None or note[2] is not None or not unchanged(tensor, note):
@@ -187,7 +187,7 @@ class Program:
             try:
                 for tensor in node.outside:
                     if id(tensor) not in item.versions:  # another thread may note it, too: the first note counts
-                        item.versions.setdefault(id(tensor), self._noted(tensor))
+                        item.versions.setdefault(id(tensor), self._note_of(tensor))
                 args = node.given(item.leaves, made)
                 if moved and node.moves:
                     waiting.append((i, node, args[0]))
@@ -420,7 +420,8 @@ class Program:
                 del self._keys[key]
                 self.refused[key] = why
 
-    def noted(self, item: Item) -> None:
+    def ended(self, item: Item) -> None:
+        """Behind a step: what it has not used is noted, and dropped if that happens again."""
         for index, made in enumerate(item.made):
             node = self.nodes[index]
             if node is None or made is None:

@@ -28,7 +28,7 @@ from .failures import look_at_classes, refuse_if_handled
 from .finish import Numbers, Taken, finish
 from .groups import Groups, led
 from .modes import EAGER, IN_ORDER
-from .optimizers import Part, counted
+from .optimizers import UpdatedTogether, counted
 from .overlaps import Memory, one_thing
 from .rows import opaque_rows
 from .stand_ins import Found, Made, alike, is_another, refuse_what_has_no_answer
@@ -43,7 +43,7 @@ class Captured:
     module: GraphModule
     state: State
     tensors: list[int]  # which leaves of the arguments are tensors
-    numbers: list[tuple[Part, list[str]]] = field(default_factory=list)  # what gives numbers to a run, and the names of these
+    numbers: list[tuple[UpdatedTogether, list[str]]] = field(default_factory=list)  # what gives numbers to a run, and the names of these
     returned: Spec | None = None
     constants: list[Any] = field(default_factory=list)  # by output: what is no tensor, or None
     afterwards: list[Callable[[], None]] = field(default_factory=list)  # what Python has to do once a step has been done
@@ -101,7 +101,7 @@ class _Tracing:
         self.done: Counter[tuple[int, int]] = Counter()  # likewise: in this step
         self.updated: set[int] = set()  # ids of parameters
         self.marks = Numbers()
-        self.numbers: list[tuple[Part, list[str]]] = []
+        self.numbers: list[tuple[UpdatedTogether, list[str]]] = []
         self.rates: list[tuple[Any, int, dict[str, Any]]] = []
         self.left: list[torch.Tensor] = []  # parameters whose gradients the step leaves in .grad
         self.cleared: list[torch.Tensor] = []  # and those of which it leaves none, or only one that it has updated with
@@ -189,11 +189,11 @@ class _Tracing:
                     both = id(optimizer), id(p)
                     parts.setdefault((self.counts.get(both), self.done[both]) if rule.counts else (None, 0), []).append(p)
                 for (_, done), part in parts.items():
-                    self.update(Part(optimizer, rule, number, part, done, bool(group.get("momentum"))), group)
+                    self.update(UpdatedTogether(optimizer, rule, number, part, done, bool(group.get("momentum"))), group)
 
         return step
 
-    def update(self, part: Part, group: dict[str, Any]) -> None:
+    def update(self, part: UpdatedTogether, group: dict[str, Any]) -> None:
         optimizer, rule = part.optimizer, part.rule
         names: dict[str, float] = {}
 

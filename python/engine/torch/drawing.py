@@ -79,7 +79,7 @@ def _read(clock: Callable[[], Any]) -> Any:
     return clock()
 
 
-class _Watched:
+class _Forbidden:
     """Instead of a generator, while a step is captured: other threads find the generator behind it."""
 
     def __init__(self, generator: Any, name: str) -> None:
@@ -93,10 +93,10 @@ class _Watched:
 
 def _generators() -> Iterator[tuple[Any, str, Any]]:
     for module in (torch, torch.random):
-        yield module, "default_generator", _Watched(torch.default_generator, "torch.default_generator")
+        yield module, "default_generator", _Forbidden(torch.default_generator, "torch.default_generator")
     mtrand = getattr(sys.modules.get("numpy.random"), "mtrand", None)
     if hasattr(mtrand, "_rand"):
-        yield mtrand, "_rand", _Watched(mtrand._rand, "numpy.random.mtrand._rand")
+        yield mtrand, "_rand", _Forbidden(mtrand._rand, "numpy.random.mtrand._rand")
 
 
 def _instead() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
@@ -139,8 +139,8 @@ def ordered_draws() -> Iterator[None]:
             if _here.depth == 1:
                 for module, name, original, instead in before:
                     setattr(module, name, _in_captures(original, instead))
-                for module, name, _, watched in generators:
-                    setattr(module, name, watched)
+                for module, name, _, forbidden in generators:
+                    setattr(module, name, forbidden)
             yield
         finally:
             _here.depth -= 1

@@ -19,7 +19,7 @@ from .step import CompiledStep
 
 
 @dataclass
-class Part:
+class NodeExplained:
     """A node of a plan: an operator with its views. Times in seconds; ``worker``: where it last ran under measurement, -1
     the caller's thread; None: not measured. ``critical``: it is on the longest path. ``by``: "oneDNN's brgemm" or "oneDNN's
     matmul", if a product of matrices is made by these; ''."""
@@ -38,7 +38,7 @@ class PlanExplained:
     """One graph as a plan: "step", "forward", "backward" or "inference"."""
 
     kind: str
-    nodes: list[Part] = field(default_factory=list)
+    nodes: list[NodeExplained] = field(default_factory=list)
     path: list[int] = field(default_factory=list)
     work: float = 0.0  # the sum of the costs
     critical: float = 0.0  # the longest path
@@ -109,8 +109,8 @@ def _plan(kind: str, program: Program) -> PlanExplained:
     parts, on_path = [], set(path)
     for i, step in enumerate(lowered.steps):
         file, line, _ = line_of(lowered.main(i).node)
-        parts.append(Part(lowered.name(i), f"{file}:{line}" if file else "", len(step.calls), costs[i],
-                          times[i].worker if times else None, i in on_path, lowered.by(i)))  # fmt: skip
+        parts.append(NodeExplained(lowered.name(i), f"{file}:{line}" if file else "", len(step.calls), costs[i],
+                                   times[i].worker if times else None, i in on_path, lowered.by(i)))  # fmt: skip
     work, critical = sum(costs), sum(costs[i] for i in path)
     workers = program.options.team
     return PlanExplained(kind, parts, list(path), work, critical, max(work / workers, critical), workers, told["said"])

@@ -223,7 +223,7 @@ def _frozen(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Part:
+class UpdatedTogether:
     """Parameters of one group that a step updates with the same numbers. They must have been updated equally often. The group is
     known by its number, because load_state_dict makes other groups. ``done``: how often the step has updated them before."""
 

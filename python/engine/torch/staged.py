@@ -147,10 +147,10 @@ def _live(args: Any) -> Staged | None:
     return None
 
 
-def staged(tensor: Tensor, item: Any, at: int, part: int | None) -> Staged:
+def of(tensor: Tensor, item: Any, at: int, part: int | None) -> Staged:
     if not torch.is_grad_enabled():  # a view that is made so may not be changed in place where gradients are on
         with torch.enable_grad():
-            return staged(tensor, item, at, part)
+            return of(tensor, item, at, part)
     if type(tensor) is Tensor:
         made = tensor.as_subclass(Staged)
     else:
@@ -162,10 +162,10 @@ def staged(tensor: Tensor, item: Any, at: int, part: int | None) -> Staged:
 
 def wrapped(made: Any, item: Any, index: int) -> Any:
     if isinstance(made, (tuple, list)):
-        parts = [staged(t, item, index, i) for i, t in enumerate(made)]
+        parts = [of(t, item, index, i) for i, t in enumerate(made)]
         # A named tuple such as torch.max's keeps its class.
         return type(made)(parts) if type(made) in (tuple, list) or hasattr(made, "n_fields") else type(made)(*parts)
-    return staged(made, item, index, None)
+    return of(made, item, index, None)
 
 
 def of_item(arg: Any, item: Any) -> bool:

@@ -59,7 +59,7 @@ def marks(made: Any) -> Any:
     return tuple(map(version, made)) if isinstance(made, (tuple, list)) else version(made)
 
 
-def own(flat: list[Any]) -> list[Tensor | None]:
+def stageable(flat: list[Any]) -> list[Tensor | None]:
     """Of an item's leaves the tensors that can be Staged; None for what else there is, such as a tensor with the memory of an array beside
     it, whose changes nothing counts."""
     leaves = [t if is_plain(t) else None for t in flat]
