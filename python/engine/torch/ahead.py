@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from . import staged
 from .effects import Effects, with_effects
-from .node import Node, name_of, waves
+from .node import Node, name_of, parts_of, waves
 from .numerics import mode
 from .staged import Staged, filled, wrapped
 from .team import Team
@@ -373,7 +373,7 @@ class Program:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         made, effects = with_effects(func, args, kwargs)
-        parts = made if isinstance(made, (tuple, list)) else (made,)
+        parts = parts_of(made)
         if _changes(effects, args, kwargs, item):
             self._ends.add(kind)
             item.over = True

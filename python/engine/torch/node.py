@@ -57,7 +57,7 @@ class Node:
     def gives_alike(self, made: Any, args: Any, kwargs: Any) -> bool:
         """Whether what a call has made may stand for what the step's call would: of the same kinds, without a gradient, and with
         memory of its own if that of the step had."""
-        parts = made if isinstance(made, (tuple, list)) else (made,)
+        parts = parts_of(made)
         if len(parts) != len(self.kinds):
             return False
         for part, kind in zip(parts, self.kinds):
@@ -66,10 +66,14 @@ class Node:
         return not (self.fresh and _shares(parts, args, kwargs))
 
 
+def parts_of(made: Any) -> Any:
+    """What a call has made, one by one."""
+    return made if isinstance(made, (tuple, list)) else (made,)
+
+
 def _kinds(made: Any) -> list[Any]:
-    parts = made if isinstance(made, (tuple, list)) else (made,)
     with torch._C.DisableTorchFunctionSubclass():
-        return [t.dtype if isinstance(t, Tensor) else None for t in parts]
+        return [t.dtype if isinstance(t, Tensor) else None for t in parts_of(made)]
 
 
 def _shares(parts: Any, args: Any, kwargs: Any) -> bool:
