@@ -28,7 +28,7 @@ from . import staged
 from .effects import Effects, with_effects
 from .node import Node, name_of, parts_of, waves
 from .numerics import mode
-from .staged import Staged, filled, wrapped
+from .staged import Staged, filled, unseen, wrapped
 from .team import Team
 from .unchanged import Note, in_one_memory, marks, noted, stageable, storage, unchanged, version
 from .worth import Worth
@@ -243,8 +243,7 @@ class Program:
         if func in self._plainly and not (kwargs and "out" in kwargs):
             for arg in args:
                 if isinstance(arg, Tensor) and type(arg) is not Staged and arg.requires_grad:
-                    with torch._C.DisableTorchFunctionSubclass():
-                        return func(*args, **(kwargs or {}))
+                    return unseen(func, args, kwargs)
         next_ = self._follows.get(item.last, -1)
         if 0 <= next_ < len(item.made):
             made = self._as_expected(next_, func, args, kwargs, item)
@@ -253,8 +252,7 @@ class Program:
         # Inside of a transform of torch.func tensors have no memory.
         if func in _UNCOUNTED or torch._C._functorch.peek_interpreter_stack() is not None or self._set_otherwise(func, item):
             item.over = True
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
+            return unseen(func, args, kwargs)
         found: list[Tensor] = []
         others: list[Tensor] = []
         try:
@@ -283,11 +281,9 @@ class Program:
             if made is not None and node is not None:
                 if self._changed_below(node, item):  # by way of another tensor that shares memory with the item
                     item.over = True
-                    with torch._C.DisableTorchFunctionSubclass():
-                        return func(*args, **(kwargs or {}))
+                    return unseen(func, args, kwargs)
                 if not item.lent.isdisjoint(node.leaves):
-                    with torch._C.DisableTorchFunctionSubclass():
-                        return func(*args, **(kwargs or {}))
+                    return unseen(func, args, kwargs)
                 if all(unchanged(t, item.versions.get(id(t))) for t in node.outside):
                     item.times[key] = again + 1
                     return self._taken(index, made, item)
@@ -353,8 +349,7 @@ class Program:
     def _here(self, func: Any, args: Any, kwargs: Any, kind: Any, why: str, item: Item) -> Any:
         """Runs a call that stays in the step. Whether its kind changes the item is found out once."""
         if kind in self.refused and kind not in self._ends:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
+            return unseen(func, args, kwargs)
         made, effects = with_effects(func, args, kwargs)
         if _changes(effects, args, kwargs, item):
             self._ends.add(kind)
@@ -370,8 +365,7 @@ class Program:
         if index is None and len(self.nodes) >= _MOST:
             return self._here(func, args, kwargs, kind, f"comes behind {_MOST} others", item)
         if key in self.refused:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
+            return unseen(func, args, kwargs)
         made, effects = with_effects(func, args, kwargs)
         parts = parts_of(made)
         if _changes(effects, args, kwargs, item):

@@ -69,8 +69,7 @@ class Staged(Tensor, metaclass=_AsTensor):
                 if item.thread == threading.get_ident():
                     return item.program.call(func, args, kwargs, item)
                 item.program.elsewhere(func, item)
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+        return unseen(func, args, kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # what is saved, or sent to a process, is a plain tensor
         return plain(self).__reduce_ex__(protocol)
@@ -90,6 +89,12 @@ class Staged(Tensor, metaclass=_AsTensor):
             made.grad = copy.deepcopy(self.grad, memo)
         memo[id(self)] = made
         return made
+
+
+def unseen(func: Any, args: Any, kwargs: Any) -> Any:
+    """The call itself, which no Staged tensor sees."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **(kwargs or {}))
 
 
 def plain(data: Any) -> Any:
