@@ -253,17 +253,13 @@ class Program:
         if func in _UNCOUNTED or torch._C._functorch.peek_interpreter_stack() is not None or self._set_otherwise(func, item):
             item.over = True
             return unseen(func, args, kwargs)
+        return self._looked_up(func, args, kwargs, item)
+
+    def _looked_up(self, func: Callable[..., Any], args: Any, kwargs: Any, item: Item) -> Any:
+        """What the program made of a call, found by its key. Else the call runs here, and may be learned."""
         found: list[Tensor] = []
         others: list[Tensor] = []
-        try:
-            parts = staged.key(args, item, found, others)
-            key = (func, parts, staged.key(kwargs, item, found, others) if kwargs else None)
-            why = "is under autocast" if _is_any_autocast_enabled() else "is seen by a mode" if _len_torch_dispatch_stack() else ""
-        except TypeError:
-            key, why = None, "has an argument that is no constant"
-        if not why:
-            with torch._C.DisableTorchFunctionSubclass():
-                why = _GRADIENT if any(t.requires_grad for t in (*others, *found)) else ""
+        key, why = _key_of(func, args, kwargs, item, found, others)
         # Calls that stay in the step are known by their kind, because their tensors are new in every step.
         kind = (func, why or len(others), staged.form(args, kwargs, item))
         for node in item.expected:
@@ -281,8 +277,7 @@ class Program:
             if made is not None and node is not None:
                 if self._changed_below(node, item):  # by way of another tensor that shares memory with the item
                     item.over = True
-                    return unseen(func, args, kwargs)
-                if not item.lent.isdisjoint(node.leaves):
+                if item.over or not item.lent.isdisjoint(node.leaves):
                     return unseen(func, args, kwargs)
                 if all(unchanged(t, item.versions.get(id(t))) for t in node.outside):
                     item.times[key] = again + 1
@@ -367,41 +362,31 @@ class Program:
         if key in self.refused:
             return unseen(func, args, kwargs)
         made, effects = with_effects(func, args, kwargs)
-        parts = parts_of(made)
         if _changes(effects, args, kwargs, item):
             self._ends.add(kind)
             item.over = True
-        if effects.outside:
-            self.refused[kind] = "changes a tensor"
-        elif effects.random:
-            self.refused[kind] = "draws random numbers"
-        elif isinstance(made, Staged) or not parts or not all(isinstance(t, Tensor) and not t.requires_grad for t in parts):
-            self.refused[kind if others else key] = ""  # an argument as it is, a shape, or a number
-        elif not all(type(t) is Tensor and in_one_memory(t) for t in parts):
-            self.refused[kind] = "gives a sparse or nested tensor, or one of another class"
-        else:
-            with self._lock:
-                if index is None and others and key not in self._seen:
-                    # A table, or a tensor that this step made: the next step tells. The reference keeps the id taken.
-                    self._seen[key] = others, kind
-                    return made
-                if index is None:
-                    index = len(self.nodes)
-                    moves = isinstance(made, Tensor) and made.device != _device(args)
-                    fresh = all(storage(t) in effects.made for t in parts)
-                    self.nodes.append(
-                        Node(
-                            func, staged.template(args, item), staged.template(kwargs or {}, item),
-                            self._seen.pop(key, ([], None))[0], made, self.nodes, moves, fresh, key
-                        )
-                    )
-                    self._views.append(None if fresh else self.nodes[index].places)  # type: ignore[union-attr]
-                    self._keys[key] = index
-                    self._nodes_changed()
-            item.used.add(index)
-            item.times[key[0]] = key[1] + 1
-            return wrapped(made, item, index)
-        return made
+        why = _why_not_ahead(made, effects)
+        if why is not None:
+            self.refused[kind if why or others else key] = why
+            return made
+        with self._lock:
+            if index is None and others and key not in self._seen:
+                # A table, or a tensor that this step made: the next step tells. The reference keeps the id taken.
+                self._seen[key] = others, kind
+                return made
+            if index is None:
+                index = len(self.nodes)
+                moves = isinstance(made, Tensor) and made.device != _device(args)
+                fresh = all(storage(t) in effects.made for t in parts_of(made))
+                node = Node(func, staged.template(args, item), staged.template(kwargs or {}, item), self._seen.pop(key, ([], None))[0],
+                            made, self.nodes, moves, fresh, key)  # fmt: skip
+                self.nodes.append(node)
+                self._views.append(None if fresh else node.places)
+                self._keys[key] = index
+                self._nodes_changed()
+        item.used.add(index)
+        item.times[key[0]] = key[1] + 1
+        return wrapped(made, item, index)
 
     def _drop(self, index: int, why: str) -> None:
         with self._lock:
@@ -458,6 +443,35 @@ def _device(args: Any) -> torch.device | None:
     """The device of a call's first tensor."""
     with torch._C.DisableTorchFunctionSubclass():
         return next((t.device for t in _tensors(args)), None)
+
+
+def _key_of(func: Any, args: Any, kwargs: Any, item: Item, found: list[Tensor], others: list[Tensor]) -> tuple[Any, str]:
+    """By what a call is found, and why it stays in the step, if it does. ``found``, ``others``: as staged.key takes them."""
+    try:
+        parts = staged.key(args, item, found, others)
+        key = (func, parts, staged.key(kwargs, item, found, others) if kwargs else None)
+    except TypeError:
+        return None, "has an argument that is no constant"
+    if _is_any_autocast_enabled():
+        return key, "is under autocast"
+    if _len_torch_dispatch_stack():
+        return key, "is seen by a mode"
+    with torch._C.DisableTorchFunctionSubclass():
+        return key, _GRADIENT if any(t.requires_grad for t in (*others, *found)) else ""
+
+
+def _why_not_ahead(made: Any, effects: Effects) -> str | None:
+    """Why a call that has made this cannot run ahead; '' if that need not be told; None if it can."""
+    parts = parts_of(made)
+    if effects.outside:
+        return "changes a tensor"
+    if effects.random:
+        return "draws random numbers"
+    if isinstance(made, Staged) or not parts or not all(isinstance(t, Tensor) and not t.requires_grad for t in parts):
+        return ""  # an argument as it is, a shape, or a number
+    if not all(type(t) is Tensor and in_one_memory(t) for t in parts):
+        return "gives a sparse or nested tensor, or one of another class"
+    return None
 
 
 def _changes(effects: Effects, args: Any, kwargs: Any, item: Item) -> bool:
