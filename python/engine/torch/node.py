@@ -12,7 +12,7 @@ from . import staged
 from .staged import filled
 
 if TYPE_CHECKING:
-    from .ahead import Item
+    from .item import Item
 
 
 class Node:

@@ -19,6 +19,7 @@ from engine.stages import exception_types
 
 from . import ahead, memory
 from .generators import in_common
+from .item import Item
 from .moving import Mover
 from .named import installed
 from .reading import LAZY, EndOfLoader, Reading, Slot
@@ -36,7 +37,7 @@ class _Ready:
 
     __slots__ = ("slot", "item", "event", "late")
 
-    def __init__(self, slot: Slot, item: ahead.Item | None = None, event: Any = None, late: bool = False) -> None:
+    def __init__(self, slot: Slot, item: Item | None = None, event: Any = None, late: bool = False) -> None:
         self.slot, self.item, self.event, self.late = slot, item, event, late
 
     @property
@@ -71,7 +72,7 @@ class _Making:
             return _Ready(slot, late=True)
         if self.alone or self.program.worth.lost or (whole and self._items > self._profiled):
             return _Ready(slot)  # steps that run whole run as the program was written
-        item = ahead.Item(self.program, slot.data)
+        item = Item(self.program, slot.data)
         with self.mover.stream(not whole):
             self.program.run(item, self.mover.packed if self._on_cpu else None, None if whole else self._team)
             return _Ready(slot, item, self.mover.mark(not whole))
@@ -115,7 +116,7 @@ class SmartStage:
             self._left_out = ready.slot.left_out
             # Nothing of an item that is read late could run ahead, but what can is learned.
             if ready.late and not self._making.alone and not self.program.worth.lost and not self._reading.why:
-                ready.item = ahead.Item(self.program, data)
+                ready.item = Item(self.program, data)
             if ready.item is None:
                 return self._reading.watched(self._step, data)
             self._making.mover.wait(ready.event, ready.item.made)

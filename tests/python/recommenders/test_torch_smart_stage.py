@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import engine
 import engine.torch
 from engine.torch import ahead, staged
+from engine.torch.item import Item
 
 AT_ONCE = {"profile_steps": 0, "guard_steps": 0}  # staged from the first step on
 WAYS = [{}, AT_ONCE, {"profile_steps": 2, "guard_steps": 2}, {**AT_ONCE, "num_threads": 2, "capacity": 4},
@@ -184,7 +185,7 @@ def test_calls_that_take_a_gradient_are_looked_at_once(monkeypatch):
     model, program = Model(), ahead.Program()
     counts = []
     for batch in items(4):
-        item, before = ahead.Item(program, batch), len(looked)
+        item, before = Item(program, batch), len(looked)
         program.run(item)
         seen = item.data()["x"]
         for _ in range(5):

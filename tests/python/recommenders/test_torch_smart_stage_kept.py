@@ -17,6 +17,7 @@ import torch
 import engine
 import engine.torch
 from engine.torch import ahead
+from engine.torch.item import Item
 
 AT_ONCE = {"profile_steps": 0, "guard_steps": 0}  # staged from the first step on
 WAYS = [{}, AT_ONCE, {**AT_ONCE, "capacity": 3}, {"profile_steps": 3, "guard_steps": 4, "num_threads": 2, "capacity": 4}]
@@ -339,13 +340,13 @@ def test_they_hold_where_each_item_is_whole_before_its_step(kind):
     step, source = kind()
     program, seen, items = ahead.Program(), [], []
     for batch in source[:2]:
-        items.append(ahead.Item(program, batch))
+        items.append(Item(program, batch))
         program.run(items[-1])
     for i, item in enumerate(items):
         seen.append(step(item.data()))
         item.end()
         if len(items) < len(source):
-            items.append(ahead.Item(program, source[len(items)]))
+            items.append(Item(program, source[len(items)]))
             program.run(items[-1])
     assert seen == expected
 

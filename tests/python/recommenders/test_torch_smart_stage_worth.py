@@ -9,7 +9,7 @@ from small_files import one_thread  # noqa: F401 - a fixture; skips the file whe
 import torch
 
 import engine.torch
-from engine.torch import ahead, staged
+from engine.torch import ahead, item, staged
 from engine.torch.worth import ITEMS, PAYS, Worth
 
 GUARDED = {"profile_steps": 2, "guard_steps": 4, "capacity": 3}
@@ -50,7 +50,9 @@ def test_short_calls_are_left_to_the_step_and_the_loader_runs_ahead(monkeypatch)
     given = items(120, 4)
     expected = run(given, lambda x: (x * 2).tanh(), do_smart_stage=False)[0]
     judging = ahead.Program(judges=True)
-    monkeypatch.setattr(ahead, "clock", Ticks())
+    ticks = Ticks()
+    for module in (ahead, item):
+        monkeypatch.setattr(module, "clock", ticks)
     monkeypatch.setattr(ahead, "Program", lambda judges: judging)  # without a guard, which would close the stage on a busy machine
     losses, steps, seen = run(given, lambda x: (x * 2).tanh(), profile_steps=2, guard_steps=0, capacity=3)
     assert losses == expected
