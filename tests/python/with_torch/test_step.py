@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import linecache
 import warnings
 
 import pytest
@@ -190,6 +191,29 @@ def test_a_step_that_cannot_be_captured_says_why_and_runs_eagerly(change, why):
             step(*batch())
     assert why in step.why_eager and why in str(engine.torch.explain(step)[0])
     assert not torch.equal(before["top.0.weight"], model.top[0].weight)
+
+
+@pytest.mark.parametrize("given", [lambda i: (), lambda i: (object(),), lambda i: (i,)],
+                         ids=["refused in the capture", "refused before it", "too many kinds of arguments"])  # fmt: skip
+def test_a_warning_names_the_line_that_calls_the_step(forced, given):
+    forced("in turn")
+    model = nn.Linear(3, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    @engine.torch.compile_step
+    def step(*arguments):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 3)).sum()
+        loss.backward()
+        optimizer.step()
+        return loss if arguments else loss.item()
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for i in range(12):
+            step(*given(i))
+    (line,) = {linecache.getline(w.filename, w.lineno).strip() for w in told if "engine.torch" in str(w.message)}
+    assert line == "step(*given(i))"
 
 
 def test_what_no_rule_knows_runs_eagerly_and_says_so():
