@@ -172,7 +172,8 @@ def _operator(node: Node, op: torch._ops.OpOverload) -> Call:
     schema = op._schema
     args = bound(node, schema)
     if torch.Tag.inplace_view in op.tags or op.namespace == "aten" and schema.name in ("aten::set_", "aten::resize_"):
-        raise Unsupported(f"{op} changes what a tensor is a view of")
+        file, line, text = line_of(node)
+        raise Unsupported(f"{op} changes what a tensor is a view of, at {file}:{line}: {text}")
     call = Call(node, op, args)
     for value in args:
         call.reads |= touched(value)

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import functools
 import linecache
+import logging
 import operator
 import sys
 from collections import Counter
@@ -22,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from .arguments import LEFT_OUT, Spec, Unseen, flat, returnable
-from .calls import NotYet, SetBack, Unsupported, is_torch, line_of, refusals_raised, refused, storages
+from .calls import NotYet, SetBack, Unsupported, capturing, is_torch, line_of, refusals_raised, refused, storages
 from .drawing import ordered_draws
 from .failures import look_at_classes, refuse_if_handled
 from .finish import Numbers, Taken, finish
@@ -236,6 +237,9 @@ def _behind(last: Node, graph: Graph) -> Iterator[Node]:
 
 
 _OTHER_GRADIENTS = {torch.prod, torch.cumprod, torch.Tensor.prod, torch.Tensor.cumprod}
+_OTHER_GRADIENTS_OF_A_VALUE = {torch.masked_fill, torch.Tensor.masked_fill, torch.Tensor.masked_fill_}  # of their third argument
+# torch logs, with tracebacks, what it cannot trace; the step says it in a line of its own.
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda _: not capturing())
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
@@ -272,7 +276,8 @@ class _Calls(TorchFunctionMode):
         except Exception as error:
             refused(f"it handles an error that a call of torch's raises in the capture, and need not raise in a run: {type(error).__name__}")
             raise
-        if func in _OTHER_GRADIENTS and isinstance(result, torch.Tensor) and result.requires_grad:
+        value = kwargs.get("value", args[2:3]) if func in _OTHER_GRADIENTS_OF_A_VALUE else result if func in _OTHER_GRADIENTS else None
+        if any(isinstance(part, torch.Tensor) and part.requires_grad for part in tree_leaves(value)):
             raise Unsupported(f"a gradient through {func.__name__}, which torch computes in another way while it is captured")
         self.tracing.made.note(result)
         if foreign and any(isinstance(made, torch.Tensor) and made.requires_grad for made in tree_leaves(result)):

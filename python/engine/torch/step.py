@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.optim import Optimizer
 
 import engine
@@ -96,6 +98,7 @@ class CompiledStep(Wrapper):
         self.ready: dict[Any, Ready] = {}
         self.captures = 0
         self.recaptured = ""  # why it was last captured again
+        self.failed = ""  # why this call could not be captured, where the same error may come from the step itself
         self.begun = False  # whether a call has returned, and made what optimizers and lazy modules make late
         self.set_back: dict[Any, str] = {}  # by kind of arguments and which modules trained: that the step sets these otherwise
         self.in_a_row = 0  # calls that found modules so, one after the other
@@ -148,7 +151,7 @@ class CompiledStep(Wrapper):
             return result
         found = self._ready_for(args, kwargs)
         if found is None:
-            return self._eager(args, kwargs)
+            return self._instead(args, kwargs)
         ready, leaves = found
         self.last, self.in_a_row = ready, 0
         if forced := ready.captured.mode_for(leaves):
@@ -185,6 +188,18 @@ class CompiledStep(Wrapper):
             self.recaptured = why
         ready = ready or self._capture(key, leaves, spec, before)
         return (ready, leaves) if ready else None
+
+    def _instead(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An eager call, where none could be captured. If it raises, as for a batch of a wrong shape, that says nothing of other calls."""
+        failed, self.failed = self.failed, ""
+        try:
+            result = self._eager(args, kwargs)
+        except Exception:
+            self.captures -= bool(failed)
+            raise
+        if failed:
+            self._eagerly(failed)
+        return result
 
     def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = self.step(*args, **kwargs)
@@ -238,8 +253,11 @@ class CompiledStep(Wrapper):
             return None
         except NotYet:  # this call runs eagerly, and the next one tries again
             return None
-        except Exception as error:  # whatever torch raises while it traces
+        except Unsupported as error:
             self._eagerly(_reason(error))
+            return None
+        except Exception as error:  # whatever torch raises while it traces, or the step does
+            self.failed = _reason(error)
             return None
         self.ready[key] = ready
         return ready
@@ -265,13 +283,19 @@ def _warn(text: str) -> None:
     warnings.warn(text, stacklevel=level)
 
 
+_NUMBER = "it reads a number out of a tensor, as .item(), float(), `if tensor:` and torch.equal() do"
+_SAID = {GuardOnDataDependentSymNode: _NUMBER, DataDependentOutputException: _NUMBER,
+         DynamicOutputShapeException: "it makes a tensor whose size only the data say"}  # fmt: skip
+
+
 def _reason(error: Exception) -> str:
-    """What an error of a capture says, with the program's line if it is torch's own."""
+    """Why a step that runs eagerly could not be captured, with the program's line if it is torch's own error."""
     text = str(error).strip().split("\n")[0] or type(error).__name__
     if isinstance(error, Unsupported):
         return text
     lines = [f"{t.filename}:{t.lineno}: {t.line}" for t in traceback.extract_tb(error.__traceback__) if not is_torch(t.filename)]
-    return f"{type(error).__name__}: {text}" + (f" (at {lines[-1]})" if lines else "")
+    said = _SAID.get(type(error), f"torch cannot trace it: {type(error).__name__}: {text}")
+    return said + (f" (at {lines[-1]})" if lines else "")
 
 
 def compile_step(step: Callable[..., Any] | None = None, *, modules: Iterable[nn.Module] | None = None,

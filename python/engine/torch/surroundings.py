@@ -128,6 +128,8 @@ class Surroundings:
             return [item.__self__]
         if isinstance(item, types.FunctionType):
             return self._function(item)
+        if isinstance(item, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):  # torch notes in them what it has found out
+            return []
         if isinstance(item, types.ModuleType):
             if item is os and not self.names.isdisjoint(("environ", "getenv")):
                 return [os.environ]

@@ -139,7 +139,18 @@ def a_teacher_with_attention(model):
     return lambda x: (model(x).mean() - teacher(x[None]).mean()).square()
 
 
-@pytest.mark.parametrize("kind, why", [(a_product, "a gradient through prod"), (a_teacher_with_attention, "a TransformerEncoderLayer in evaluation mode")])
+def a_learned_value(model):
+    mask = torch.arange(24).reshape(6, 4) % 3 == 0
+    return lambda x: (model(x).masked_fill(mask, model.bias[0]) * x[:, :4].cos()).sum()
+
+
+def a_learned_value_by_name(model):
+    mask = torch.arange(24).reshape(6, 4) % 3 == 0
+    return lambda x: (torch.masked_fill(x[:, :4], mask=mask, value=model.bias[0]) * model(x)).sum()
+
+
+@pytest.mark.parametrize("kind, why", [(a_product, "a gradient through prod"), (a_learned_value, "a gradient through masked_fill"),
+                                       (a_learned_value_by_name, "a gradient through masked_fill"), (a_teacher_with_attention, "a TransformerEncoderLayer in evaluation mode")])
 def test_what_torch_computes_otherwise_in_a_capture_runs_eagerly(forced, kind, why):
     forced("in turn")
 

@@ -55,6 +55,12 @@ def vit(layers=2):
     return transformers.ViTForImageClassification(config), lambda model, given: model(pixel_values=given).logits, lambda: torch.randn(2, 3, 32, 32)
 
 
+def llama(keys):
+    config = transformers.LlamaConfig(vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                                      num_key_value_heads=keys, max_position_embeddings=32)  # fmt: skip
+    return transformers.LlamaForCausalLM(config), lambda model, given: model(input_ids=given, labels=given, use_cache=False).loss, ids
+
+
 MODELS = pytest.mark.parametrize("make", [bert, gpt2, t5, vit])
 
 
@@ -83,6 +89,20 @@ def test_whole_steps_are_eagers(forced, make):
             losses.append(step(given).detach())
         same(*losses)
     same(*(dict(m.state_dict()) for m in pairs))
+    assert not ours.why_eager
+
+
+@pytest.mark.parametrize("keys, equal", [(4, same), (2, torch.testing.assert_close)])
+def test_where_a_model_asks_for_stand_ins_only_the_last_bits_differ(forced, keys, equal):
+    """With fewer heads of keys than of queries, transformers calls attention in another way where it sees what stands for a tensor."""
+    forced("in turn")
+    model, call, inputs = llama(keys)
+    pairs = [Called(m.train(), call) for m in (model, copy.deepcopy(model))]
+    ours, theirs = (training(m, AdamW(m.parameters(), lr=1e-3)) for m in pairs)
+    ours = engine.torch.compile_step(ours, options=OPTIONS)
+    for _ in range(4):
+        given = inputs()
+        equal(ours(given).detach(), theirs(given).detach())
     assert not ours.why_eager
 
 
