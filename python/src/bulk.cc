@@ -39,10 +39,11 @@ struct BulkBlock {
     thread = PyThread_get_thread_ident();
   }
   void Exit() {
-    if (std::exchange(thread, 0) != PyThread_get_thread_ident())
+    if (thread != PyThread_get_thread_ident())
       RaiseError("UsageError",
                  "bulk: the block was entered on another thread, whose bulk size stays as the block set it; leave the "
                  "block on the thread that entered it");
+    thread = 0;
     SetBulkSize(*nb::inst_ptr<PyEngine>(engine), nb::int_(before));
   }
 };

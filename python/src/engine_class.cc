@@ -187,6 +187,7 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
           [](const PyEngine& self, nb::handle var) {
             const PyVar found = VarOf(var, [] { return std::string("clear_error: argument"); });
             const engine::Site site = CallerSite();
+            RefuseWhileRecording("clear_error", site, "no run would do that; clear it outside of the function");
             Blocking([&] { self.state->engine.ClearError(found.var, site); });
           },
           nb::arg("var").none(), nb::sig("def clear_error(self, var: VarLike) -> None"),

@@ -38,6 +38,12 @@ struct NodeCall {
   std::vector<bool> brought;  // by input: whether a run is given it, so that it is the caller's unless it is a Value
 };
 
+// What an input holds. Only an op with run_always finds one that was never made.
+PyObject* InputOf(engine::NodeContext& context, size_t input) {
+  const PyRef* const held = context.In(input).If<PyRef>();
+  return held && *held ? held->get() : Missing();
+}
+
 struct NodeBodyOfOp {
   std::shared_ptr<const NodeCall> call;
 
@@ -56,7 +62,7 @@ struct NodeBodyOfOp {
       switch (arg.kind) {
         case NodeArgument::Kind::kGiven: given.Add(Py_NewRef(arg.object.get())); break;
         case NodeArgument::Kind::kInput: {
-          PyObject* const input = context.In<PyRef>(arg.input).get();
+          PyObject* const input = InputOf(context, arg.input);
           if (!node.brought[arg.input] || IsValue(input)) kept();
           given.Add(IsValue(input) ? DataOf(AsValue(input)) : Py_NewRef(input));
           break;
@@ -69,7 +75,7 @@ struct NodeBodyOfOp {
           if (!inputs.is_valid()) {
             inputs = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(context.inputs())));
             for (size_t i = 0; i < context.inputs(); ++i)
-              PyTuple_SET_ITEM(inputs.ptr(), i, Py_NewRef(context.In<PyRef>(i).get()));
+              PyTuple_SET_ITEM(inputs.ptr(), i, Py_NewRef(InputOf(context, i)));
           }
           if (!HasBroughtData(context)) kept();
           given.Add(Filled(arg.object.get(), inputs.ptr()));
@@ -87,7 +93,7 @@ struct NodeBodyOfOp {
     Outputs(*node.op, std::move(result), all, made.all);
     for (size_t i = 0; i < node.op->outputs; ++i) context.Return(i, PyRef::Steal(made.all[i]));
     for (size_t i = 0; i < node.changed.size(); ++i)
-      context.Return(node.op->outputs + i, PyRef::Borrow(context.In<PyRef>(node.changed[i]).get()));
+      context.Return(node.op->outputs + i, PyRef::Borrow(InputOf(context, node.changed[i])));
     if (python.python.had_it() && !PyFunction_Check(node.op->fn.get())) LetOthersRun();
   }
 
@@ -101,7 +107,7 @@ struct NodeBodyOfOp {
   };
   bool HasBroughtData(engine::NodeContext& context) const {
     for (size_t i = 0; i < context.inputs(); ++i)
-      if (call->brought[i] && !IsValue(context.In<PyRef>(i).get())) return true;
+      if (call->brought[i] && !IsValue(InputOf(context, i))) return true;
     return false;
   }
 };

@@ -83,16 +83,18 @@ std::vector<int> CpusOf(nb::handle given, const std::string& what) {
   return cpus;
 }
 
+constexpr int kAnyInt = std::numeric_limits<int>::min();  // the engine says how many threads are allowed
+
 engine::PoolOptions PoolOf(const std::string& name, nb::handle given, const std::string& what) {
   engine::PoolOptions pool{.name = name};
   if (!PyDict_Check(given.ptr())) {
-    pool.threads = IntOf<int>(given, what, 1);
+    pool.threads = IntOf<int>(given, what + "['" + name + "']", kAnyInt);
     return pool;
   }
   for (auto [key, value] : nb::borrow<nb::dict>(given)) {
     const std::string field = Text(key, what + ": key");
     if (field == "threads")
-      pool.threads = IntOf<int>(value, what + ": threads", 1);
+      pool.threads = IntOf<int>(value, what + "['" + name + "']: threads", kAnyInt);
     else if (field == "cpus")
       pool.cpus = CpusOf(value, what + ": cpus");
     else if (field == "on_start")

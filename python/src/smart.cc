@@ -12,6 +12,7 @@
 #include "bindings.h"
 #include "engine/smart_stage.h"
 #include "policy.h"
+#include "push.h"
 #include "run.h"
 #include "site.h"
 #include "stage_host.h"
@@ -55,7 +56,8 @@ class PySmartStage {
                                       .profile_steps = nb::cast<int>(own["profile_steps"]),
                                       .guard_steps = nb::cast<int>(own["guard_steps"])};
     if (!closed.is_none()) options.stage.closed_exception_types = FilterOf(closed);
-    for (nb::handle var : own["input_state"]) options.input_state.push_back(nb::cast<const PyVar&>(var).var);
+    const Where at{"smart_stage", KeptName(options.stage.name), CallerSite()};
+    options.input_state = VarsOf(own["input_state"], "input_state", at);
     const PolicyHere policy(engine.state);  // the policy says whether steps are cut
     steps_ = std::make_unique<engine::SmartStage>(engine.state->engine, PullOf(pull), std::move(options));
     host_->cancel = [this] { steps_->Cancel(); };

@@ -136,12 +136,10 @@ void Interruptible(std::function<void()> block, std::vector<std::shared_ptr<Help
 }
 
 // A look while a function is recorded would take what is there now into the recording, for ever.
-void RefuseWhileRecording(const char* what, const engine::Site& site) {
+void RefuseWhileRecording(const char* what, const engine::Site& site, const char* why) {
   if (!recording || CurrentBody()) return;
-  RaiseError("Unreadable",
-             std::string(what) + " at " + site.file + ":" + std::to_string(site.line) +
-                 " while the function is recorded: the data of this moment would be part of every replay; read "
-                 "it in an op, or outside of the function");
+  RaiseError("Unreadable", std::string(what) + " at " + site.file + ":" + std::to_string(site.line) +
+                               " while the function is recorded: " + why);
 }
 
 bool Settled(const PyVar& var) {

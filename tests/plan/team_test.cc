@@ -49,6 +49,36 @@ TEST(TeamTest, TwoReadyNodesRunAtOnce) {
   EXPECT_GT(met, 200) << "as a rule both do";
 }
 
+// When the run begins, the other worker is busy. It becomes idle while the first node runs, and that waits for the second one.
+TEST(TeamTest, AWorkerThatBecomesIdleTakesWhatIsReady) {
+  Engine eng(Quiet(2));
+  std::atomic<int> begun{0};
+  std::atomic<bool> busy{false}, free{false}, ended{false}, met{false};
+  Graph graph;
+  for (int i = 0; i < 2; ++i)
+    graph.Add({.name = "meets"}, [&] {
+      if (begun.fetch_add(1) != 0) return;
+      free = true;
+      free.notify_all();
+      const auto patience = std::chrono::steady_clock::now() + 10s;
+      while (begun.load() < 2 && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
+      met = begun.load() == 2;
+      ended = true;
+      ended.notify_all();
+    });
+  const Plan plan = graph.Compile(eng);
+  eng.Push({}, [&] {
+    busy = true;
+    busy.notify_all();
+    free.wait(false);
+  });
+  busy.wait(false);
+  engine::Run run = plan.Start();
+  ended.wait(false);  // not for the run, because this thread would take part in it
+  EXPECT_TRUE(met);
+  run.Wait();
+}
+
 TEST(TeamTest, NeverMoreThreadsThanWorkers) {
   for (const int workers : {1, 2, 3}) {
     Engine eng(Quiet(workers));

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import threading
 import weakref
 
@@ -140,6 +141,36 @@ def test_what_is_pending_can_be_described(gate):
     gate.wait_until_entered()
     text = engine.describe_pending()
     assert "stuck" in text and "holder" in text and "waiter" in text and "test_engines.py" in text
+
+
+def test_a_held_op_that_nobody_releases_is_described_as_such():
+    v = engine.Var("v")
+    held = engine.push_held(lambda: None, writes=[v], name="H")
+    engine.push(lambda: None, reads=[v], name="reader")
+    assert re.search(r"'H' \(.*test_engines.py:\d+, which PushHeld holds until its HeldOp is released\)", engine.describe_pending())
+    held.release()
+
+
+def test_a_push_behind_a_shutdown_is_refused_with_its_op_and_line():
+    eng = engine.Engine(workers=1)
+    op = engine.op(lambda x: x, name="late")
+    eng.shutdown()
+    with pytest.raises(engine.UsageError, match=r"push after shutdown: op 'late' pushed at .*test_engines.py:\d+, and the engine takes no more"):
+        eng.push(lambda: None, name="late")
+    with pytest.raises(engine.UsageError, match="Var 'v' is made"):
+        engine.Var("v", eng)
+    assert op(1).get() == 1  # the default engine
+
+
+@pytest.mark.parametrize("pools, said", [
+    ({"a": 0}, "pool 'a' has 0 threads; allowed: 1 to 4096"),
+    ({"a": {"threads": 5000}}, "pool 'a' has 5000 threads; allowed: 1 to 4096"),
+    ({"io": 1}, "a pool named 'io', as one of the engine's own; give it another name"),
+    ({"cpu": 1}, "a pool named 'cpu', as one of the engine's own"),
+])  # fmt: skip
+def test_pools_that_cannot_be_are_refused_by_name(pools, said):
+    with pytest.raises(engine.UsageError, match=said):
+        engine.Engine(workers=1, pools=pools)
 
 
 def test_a_stall_is_reported(gate):

@@ -324,6 +324,29 @@ def test_an_op_that_always_runs_gets_missing_for_what_failed():
     assert not engine.MISSING
 
 
+@pytest.mark.parametrize("static_alloc", [False, True])
+@pytest.mark.parametrize("policy", ["threaded", "cost_model", "inline", "naive"])
+def test_a_recorded_op_that_always_runs_gets_missing_too(policy, static_alloc):
+    @engine.op
+    def refuses_one(x):
+        if x == 1:
+            raise KeyError("one")
+        return x
+
+    @engine.op(run_always=True)
+    def or_none(x, held):
+        return None if x is engine.MISSING else x, [part is engine.MISSING for part in held]
+
+    def step(x):
+        made = refuses_one(x)
+        return or_none(made, [made, 1])
+
+    with engine.policy(policy):
+        recorded = engine.hybridize(step, static_alloc=static_alloc)
+        given = [fn(x).get() for fn in (step, recorded) for x in range(4)]
+    assert given == [(0, [False, False]), (None, [True, False]), (2, [False, False]), (3, [False, False])] * 2
+
+
 def test_overwrite_is_ordered_and_clears_errors():
     v = bad(1)
     with pytest.raises(KeyError):

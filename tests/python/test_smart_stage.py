@@ -421,3 +421,9 @@ def test_what_the_step_names_must_stay_what_it_was():
 def test_steps_of_no_data_end_whatever_they_are_given():
     with pytest.raises(engine.EndOfData):
         engine.data.smart_stage(lambda x, rate: parse(x), iter([])).step(rate=1)
+
+
+@pytest.mark.parametrize("state", [[3], "w", 3])
+def test_what_is_no_var_is_no_input_state(state):
+    with pytest.raises(TypeError, match="smart_stage.*input_state.*a Var or a Value"):
+        engine.data.smart_stage(lambda x: x, [1], input_state=state)

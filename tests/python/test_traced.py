@@ -287,3 +287,16 @@ def test_operators_and_indexing_are_recorded():
     assert [step(np.arange(3.0) + i).get() for i in range(3)] == [0, 1, 2]
     less = engine.hybridize(lambda x: (x < 2, 1 >= x))
     assert [part.get().tolist() for part in less(np.arange(3))] == [[True, True, False]] + [[True, True, False]]
+
+
+def test_an_error_cannot_be_cleared_while_a_function_is_recorded():
+    """It would be cleared once, and by no run."""
+    state = engine.value(1)
+
+    @engine.hybridize
+    def step(x):
+        engine.clear_error(state)
+        return double(x)
+
+    with pytest.raises(engine.UsageError, match=r"clear_error at .*test_traced.py:\d+ while the function is recorded: no run would do that"):
+        step(1)

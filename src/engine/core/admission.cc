@@ -23,8 +23,8 @@ RoomWatch::~RoomWatch() { t_room_watch = outer_; }
 
 namespace detail {
 
-void Admission::Refuse() {
-  throw UsageError("push after shutdown: the engine takes no more ops; push before Shutdown, or to another engine");
+void Admission::Refuse(const std::string& what) {
+  throw UsageError("push after shutdown: " + what + ", and the engine takes no more; push before its end, or to another engine");
 }
 
 bool Admission::MayPushLate(const EngineCore& core) {
@@ -36,7 +36,7 @@ bool Admission::MakeRoom(ThreadSlot& slot, bool may_wait) {
   const Arena& ops = core_.ops();
   if (ops.outstanding() >= options.hard_max_pending && core_.slots().Pending() >= options.hard_max_pending)
     throw BackPressureError("the hard bound of " + std::to_string(options.hard_max_pending) +
-                            " pending ops is reached: wait for some of them, or raise EngineOptions::hard_max_pending");
+                            " pending ops is reached: wait for some of them, or raise the option hard_max_pending");
   // Inside an op, or inside a hook that occupies a worker, a wait for room could be a wait for itself.
   if (t_frame || HookFrame::Inside(&core_, HookFrame::Kind::kWorker)) return true;
   if (ops.outstanding() + ops.magazine() <= options.max_pending || core_.slots().Pending() < options.max_pending)

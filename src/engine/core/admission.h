@@ -11,6 +11,8 @@
 // Fork:    made anew in the child. An engine that another thread was shutting down is closed there.
 #pragma once
 
+#include <string>
+
 #include "base/fork.h"
 #include "base/sync.h"
 #include "sched/thread_slot.h"
@@ -32,7 +34,7 @@ class Admission {
   void Enter(Phase next) { phase_.store(next, std::memory_order_release); }
   // For an engine that is not open: true for a push by a running op while the engine drains.
   static bool MayPushLate(const EngineCore& core);
-  [[noreturn]] static void Refuse();
+  [[noreturn]] static void Refuse(const std::string& what);
 
   bool MakeRoom(ThreadSlot& slot, bool may_wait);  // false: there is no room, and the push may not wait
   // relaxed: read behind a LightFence of a completer or a push. Partner: the HeavyFence in WaitForRoom.

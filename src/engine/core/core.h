@@ -199,9 +199,9 @@ class EngineCore final : public PoolHost {
     return FindSlot();
   }
   bool MayPush() const { return phase() == Phase::kOpen || Admission::MayPushLate(*this); }
-  void CheckMayPush() const {
+  void CheckMayPush(const char* op, Site site) const {
     if (!MayPush()) [[unlikely]]
-      Admission::Refuse();
+      Admission::Refuse(OpAt(op, site));
   }
   PushGate& gate() { return gate_; }
   Slots& slots() { return slots_; }

@@ -14,11 +14,13 @@ struct PendingOp {
   Site site;
   OpState state;
   OpKindId kind;
+  bool held;
   std::vector<Protocol::Var*> vars;
 };
 
 void Put(std::ostream& out, const PendingOp& op) {
-  out << "'" << (*op.name ? op.name : "unnamed") << "' (" << op.site.file << ":" << op.site.line << ")";
+  out << "'" << (*op.name ? op.name : "unnamed") << "' (" << op.site.file << ":" << op.site.line
+      << (op.held && op.state == OpState::kWaiting ? ", which PushHeld holds until its HeldOp is released)" : ")");
 }
 
 // Copies what the block, which is of class `cls`, says of its op. False: the block had no pending op at the first look or
@@ -31,6 +33,7 @@ bool CopyPending(OpRecord* op, uint32_t cls, PendingOp* copy) {
   copy->name = op->extra.name;
   copy->kind = op->extra.kind;
   copy->site = op->site();
+  copy->held = op->extra.flags & kHeldBack;
   Jitter();
   const size_t room = (BlockBytes(cls) - sizeof(OpRecord)) / sizeof(Access);
   const size_t n = std::min<size_t>(op->n_access, room);

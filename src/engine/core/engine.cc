@@ -260,7 +260,7 @@ bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
 }
 HeldOp Engine::SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, Site site) {
   HeldOp held;
-  held.claim_ = core_->PushHeld({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn)});
+  held.claim_ = core_->PushHeld({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn) | detail::kHeldBack});
   return held;
 }
 Operator Engine::MakeOperator(const OpDesc& desc, detail::ClosureRef fn, Site site) {

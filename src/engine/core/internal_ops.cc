@@ -45,13 +45,13 @@ void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
 
 void EngineCore::PushClear(VarRef var, Site site) {
   CheckVar(var.core(), "ClearError", site);
-  CheckMayPush();
+  CheckMayPush("clear_error", site);
   ThreadSlot& slot = Slot();
   RegisterInternal(slot, NewInternal(slot, var, AccessMode::kUpdate, OpKindId::kClear, site));
 }
 
 VarCore* EngineCore::NewVar(std::string_view name, void* tag) {
-  CheckMayPush();
+  if (!MayPush()) Admission::Refuse("Var '" + std::string(name) + "' is made");
   const char* const interned = name.empty() ? "" : Name::Intern(name).c_str();  // may throw, as the next line may
   auto* var = ::new (Slot().var_cache.Get(kVarClass)) VarCore;
   var->pusher.core = this;

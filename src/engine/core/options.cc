@@ -113,7 +113,9 @@ EngineOptions CheckedOptions(EngineOptions o) {
       throw UsageError("EngineOptions::devices[" + std::to_string(i) + "] is null; make it with MakeDevice");
   most("pools", o.pools.size(), 32);
   for (const PoolOptions& pool : o.pools) {
-    if (pool.name.empty()) throw UsageError("EngineOptions::pools has a pool without a name; give PoolOptions::name");
+    if (pool.name.empty()) throw UsageError("EngineOptions::pools has a pool without a name; give it one");
+    if (pool.name == "cpu" || pool.name == "io")
+      throw UsageError("EngineOptions::pools has a pool named '" + pool.name + "', as one of the engine's own; give it another name");
     if (pool.threads < 1 || pool.threads > 4096)
       throw UsageError("pool '" + pool.name + "' has " + std::to_string(pool.threads) + " threads; allowed: 1 to 4096");
     int same = 0;

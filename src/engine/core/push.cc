@@ -212,7 +212,7 @@ ENGINE_INLINE Registered EngineCore::RegisterBy(ThreadSlot& slot, Draft&& draft,
   // Shutdown changes the phase and then closes the gate for a moment: whoever enters after that sees the phase.
   if (!MayPush()) [[unlikely]] {
     PushGate::Leave(slot);
-    Admission::Refuse();
+    Admission::Refuse(OpAt(op->extra.name, op->site()));
   }
   // The push is counted before anybody can complete the op. The grants order this count before the count of its end.
   const uint8_t epoch = epochs_.parity();
@@ -301,7 +301,7 @@ void EngineCore::RunCallerPool() {
 }
 
 bool EngineCore::Push(const PushRequest& request) {
-  CheckMayPush();
+  CheckMayPush(request.desc->name.c_str(), request.site);
   ThreadSlot& slot = Slot();
   Draft draft = NewRecord(slot, *request.desc, request.closure, request.site, request.flags,
                           ChoosePool(request.desc->place), request.may_wait);
@@ -313,7 +313,7 @@ bool EngineCore::Push(const PushRequest& request) {
 }
 
 CompletionState* EngineCore::PushHeld(const PushRequest& request) {
-  CheckMayPush();
+  CheckMayPush(request.desc->name.c_str(), request.site);
   ThreadSlot& slot = Slot();
   Draft draft = NewRecord(slot, *request.desc, request.closure, request.site, request.flags,
                           ChoosePool(request.desc->place), true);
@@ -324,16 +324,16 @@ CompletionState* EngineCore::PushHeld(const PushRequest& request) {
 }
 
 void EngineCore::PushSync(const OpDesc& desc, ClosureRef fn, Site site) {
-  CheckMayPush();
+  CheckMayPush(desc.name.c_str(), site);
   ThreadSlot& slot = Slot();
   RegisterAndStart(slot, NewRecord(slot, desc, fn, site, 0, ChoosePool(desc.place), true), 0);
   OpChains::ReleaseQueuedBehind(slot);
 }
 
 void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
-  CheckMayPush();
-  ThreadSlot& slot = Slot();
   const auto* const from = std::launder(reinterpret_cast<OpRecord*>(state.block));
+  CheckMayPush(from->extra.name, site);
+  ThreadSlot& slot = Slot();
   const PoolChoice choice = ChoosePool();
   size_t cls = from->extra.size_class;
   void* block = slot.cache.TryGet(static_cast<uint32_t>(cls));
@@ -395,7 +395,7 @@ ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, Draft& draft, 
 
 ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn, Site site, OpKindId kind,
                                                PoolChoice choice, bool may_wait, ChainOwner& owner) {
-  CheckMayPush();
+  CheckMayPush(desc.name.c_str(), site);
   ThreadSlot& slot = Slot();
   Draft draft = NewRecord(slot, desc, fn, site, kInChain, choice, may_wait);
   if (!draft) return HeldOps::kNoRoom;
@@ -442,7 +442,7 @@ void EngineCore::RefuseDeleted(const OpRecord* op, const char* var_name) {
   LightFence();  // a WaitAll that saw the count before it was taken back must look again
   epochs_.NoteIfAwaitedIsOver();
   throw UsageError(OpAt(op->extra.name, op->site()) + " names Var '" + var_name +
-                   "', which was deleted by Engine::Delete; name another Var");
+                   "', which was deleted; name another Var");
 }
 
 // Called by the op's HeldOp and by a shutdown. The first of them starts the op.

@@ -20,7 +20,7 @@ EngineThread* Threads::TakeIdle(bool stand_in) {
   }
   if (stand_in && threads_.size() >= roles_ + static_cast<size_t>(core_.options().max_spare_threads))
     throw UsageError("too many ops wait inside their bodies: all " + std::to_string(core_.options().max_spare_threads) +
-                     " stand-in threads are in use; raise EngineOptions::max_spare_threads, or wait in fewer ops");
+                     " stand-in threads are in use; raise the option max_spare_threads, or wait in fewer ops");
   idle_.reserve(threads_.size() + 1);  // so that a thread which becomes idle needs no memory
   threads_.push_back(std::make_unique<EngineThread>());
   EngineThread* t = threads_.back().get();

@@ -20,7 +20,7 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   // relaxed: a wait that overlaps the Delete may come before it. If it comes after, its registration refuses it.
   if (core->completer.deleting.load(std::memory_order_relaxed)) [[unlikely]]
     throw UsageError("a wait at " + At(site) + " names Var '" + core->pusher.name +
-                     "', which was deleted by Engine::Delete; name another Var");
+                     "', which was deleted; name another Var");
   const bool inside = t_frame != nullptr;
   bool ours = false;
   for (const BodyFrame* f = t_frame; f; f = f->outer) {

@@ -69,7 +69,7 @@ uint32_t CheckOwnVars(const PlanCore& plan, std::span<const Var> inputs, std::sp
 
 RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, PolicyStamp stamp,
                       const ModelStep& step, Site site, bool may_wait) {
-  core_.CheckMayPush();
+  core_.CheckMayPush(plan.options.name.c_str(), site);
   CheckInputs(plan, inputs, site);
   if (!options.times.empty() && options.times.size() != plan.graph.nodes().size())
     throw UsageError(PlanText(plan, site) + ": RunOptions::times has " + std::to_string(options.times.size()) +

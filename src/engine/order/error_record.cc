@@ -151,7 +151,8 @@ OpError ErrorRecord::Show() {
   std::vector<OpError::Hop> path;
   for (const ErrorRecord* r = this; r != root; r = r->before) path.push_back({r->op, r->site});
   std::reverse(path.begin(), path.end());
-  std::string text = OpAt(root->op, root->site) + " failed: " + DescribeException(root->cause);
+  const bool of_op = *root->op || *root->site.file;  // else the cause is the engine's own, such as a fork
+  std::string text = (of_op ? OpAt(root->op, root->site) + " failed: " : "") + DescribeException(root->cause);
   if (const ErrorRecord* f = root->first)
     text += "\n  it ran although " + OpAt(f->op, f->site) + " had failed: " + DescribeException(f->cause);
   for (const auto& hop : path) text += "\n  passed on by " + OpAt(hop.op.c_str(), hop.site);

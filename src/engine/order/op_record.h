@@ -43,6 +43,7 @@ enum OpFlags : uint32_t {
   kInternal = 1 << 3,     // done by its kind, on the thread that grants it
   kOwnWay = 1 << 4,       // run by its kind; it has no body
   kDeferred = 1 << 5,     // its body has asked for a Completion: it ends when that is called
+  kHeldBack = 1 << 6,     // pushed by PushHeld: starts when its HeldOp is released
   kOnePinMore = 1 << 7,   // has one more pin: a waiting thread's, or that of a run until all its parts have ended
   kInChain = 1 << 9,      // held by a chain, now or earlier; has an OpChain* in its extras
   kForgotten = 1 << 10,   // this process is a fork's child that goes on inside its body: it must not touch its Vars
