@@ -8,8 +8,7 @@ What this costs a call: nothing for numbers, texts and None; for an array, or a 
 call knows, a look at its reference counts and an entry in a list (python/src/memory.cc, which is looked through only when somebody
 asks what lies at an address); for a tensor of PyTorch's that nobody but the call knows, some 2 us (python/src/tensors.cc); for all else, 5
 to 40 us in ``unshared``, and the copy. An op that updates a container looks at each part
-of it that may have memory, in less than 0.1 us, if another argument may have some (python/src/op_stored.cc). A recorded function that changes a raw argument
-in place compares it with each other one in each call: arrays and numbers in 0.1 us (python/src/replay.cc), all else in 5 to 20 us.
+of it that may have memory, in less than 0.1 us, if another argument may have some (python/src/op_stored.cc).
 """
 
 from __future__ import annotations
@@ -126,18 +125,14 @@ def found(where: list[Extent], engine: Any) -> list[Any]:
     return [value for value in _core._values_at(where) if value.var.engine == engine and overlap(where, memory_of(value._data))]
 
 
-Placed = tuple[str, Any, bool]  # what a run is given: what it is called in an error, the data, and whether the run changes them
-
-
-def changed_twice(raw: list[Placed], values: list[Placed]) -> tuple[str, str] | None:
-    """What is changed and what shares memory with that, of two things of which one at least is raw; None: there are no such two."""
-    if not any(changed for _, _, changed in (*raw, *values)):
-        return None
-    where = [memory_of(data) for _, data, _ in (*raw, *values)]
-    for number, (title, _, changed) in enumerate(raw):
-        for at, (other, _, changes) in enumerate((*raw[number + 1 :], *values), number + 1):
-            if (changed or changes) and overlap(where[number], where[at]):
-                return (title, other) if changed else (other, title)
+def sharing(some: list[tuple[str, Any]], others: list[tuple[str, Any]]) -> tuple[str, str] | None:
+    """What the first two of these are called that share memory; None: none do. Each is (what it is called, the data)."""
+    where = [(title, memory_of(data)) for title, data in others]
+    for title, data in some if where else ():
+        memory = memory_of(data)
+        for other, taken in where:
+            if overlap(memory, taken):
+                return title, other
     return None
 
 

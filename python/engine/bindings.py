@@ -159,6 +159,7 @@ class Search:
     """Finds the bindings of ``source``, called ``called``. ``states``: the Values that its recording uses, apart from arguments.
 
     ``bindings``: what was found. ``missing``: those of ``states`` that no path leads to. ``sizes``: of the containers on the way.
+    ``seen``: all objects that were met.
     ``constants``: bools, None, numbers and texts that ``source`` itself names.
     """
 
@@ -178,6 +179,7 @@ class Search:
             if before == (len(self._names), len(self._functions), len(self._codes)):
                 break
         self.bindings, self.constants, self.sizes = (list(found.values()) for found in (self._found, self._constants, self._sizes))
+        self.seen: list[Any] = list(self._seen.values())
         self.missing = [value for at, value in self._states.items() if at not in self._reached]
 
     def _walk(self) -> None:

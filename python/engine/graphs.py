@@ -12,7 +12,7 @@ import warnings
 from typing import Any, Callable, Generic, ParamSpec, Sequence, TypeVar, overload
 
 from . import _core
-from .alias import Placed, changed_twice
+from .alias import sharing
 from .bindings import Search, changed, named_by
 from .containers import mapped, spread
 from .errors import UsageError
@@ -115,7 +115,10 @@ class Hybrid(Generic[P, R]):
         """Records the function with arguments like these, if it is not recorded yet. Runs nothing."""
         self._refuse_eager("record")
         inner, given, named = self._flat(args, kwargs)
-        self._last = inner._recording(given, named)
+        recording = inner._recording(given, named)
+        for refusal in recording.once.values():
+            raise Unreadable(refusal)
+        self._last = recording
         return self._last.plan
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -211,8 +214,8 @@ class Hybrid(Generic[P, R]):
         while True:
             key = self._key(args, kwargs)
             recording = self._recordings.get(key)
-            if recording is None:
-                recording = self._make(args, kwargs, key, None)
+            if recording is None or recording.once:
+                recording = self._make(args, kwargs, key, recording)
             elif self._fits(recording, args, kwargs):
                 if self._known is None or self._known.plan is not recording.plan:
                     self._learn(recording, key)
@@ -257,8 +260,7 @@ class Hybrid(Generic[P, R]):
             self._known = Known(
                 recording.plan, recording.returned, tuple(recording.types), tuple(recording.state.get(place) for place in places),
                 tuple(place not in recording.overwritten and not self._states for place in places),
-                () if self._static_shape else recording.links,
-                () if self._static_shape else tuple(recording.overwritten - recording.state.keys()))  # fmt: skip
+                () if self._static_shape else recording.links)
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Which recording such arguments need."""
@@ -281,7 +283,9 @@ class Hybrid(Generic[P, R]):
         with self._lock:
             known = self._recordings.get(key)
             if known is not None and known is not stale:
-                return known
+                if not known.once:
+                    return known
+                stale = known
             if self._recordings and (len(args) != self._places or kwargs.keys() != set(self._names)):
                 self._refuse_count(args, kwargs)
             if len(self._recordings) >= _MAX_RECORDINGS:
@@ -293,12 +297,12 @@ class Hybrid(Generic[P, R]):
             if stale:
                 given = (*args, *(kwargs[name] for name in self._names))
                 results |= {place for place, value in stale.state.items() if given[place] is not value}
-            made = self._record(args, kwargs, results)
+            made = self._record(args, kwargs, results, stale.once if stale else {})
             self._recordings[key], self._known = made, None
             self._states.update((var, value) for value in made.reached for var in vars_of(value))
             return made
 
-    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: set[int]) -> Recording:
+    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: set[int], once: dict[str, str]) -> Recording:
         given = [*args, *(kwargs[name] for name in self._names)]
         state = {i: a for i, a in enumerate(given) if isinstance(a, Value) and i not in results}
         values = [a for a in given if isinstance(a, Value)]
@@ -325,11 +329,12 @@ class Hybrid(Generic[P, R]):
                                      "mark what it calls with @engine.op")  # fmt: skip
                 noted = Noted(self._name, recorder, inputs, indexes)
                 noted.returned = noted.place(returned)
-        except NeedsState:
-            place = min(results)
-            raise UsageError(f"hybridize: {self._title(place)} is not the Value that it was when it was recorded, and the "
-                             "function changes it in place; give the same Value in each call, or the data instead of a "
-                             "Value") from None  # fmt: skip
+        except NeedsState as error:
+            place = next(i for i, one in enumerate(inputs) if one is error.args[0])
+            kind = type(given[place]).__name__
+            is_no = "is not the Value that it was when it was recorded" if isinstance(given[place], Value) else f"is a {kind} and no Value"
+            raise UsageError(f"hybridize: {self._title(place)} {is_no}, and {error.args[1]} changes it in place; give one Value (engine.value), "
+                             "the same in each call, or change what an op has made, such as a copy") from None  # fmt: skip
         except Exception as error:
             if (refusal := unreadable(error, self._guess)) is None:
                 raise
@@ -337,20 +342,22 @@ class Hybrid(Generic[P, R]):
         made = Recording()
         made.types, made.state, made.results = [type(a) for a in given], state, results
         made.overwritten = {i for i, traced in enumerate(indexes) if traced in recorder.overwritten}
-        self._refuse_shared(given, made, [
-            (f"the state '{value.var.name or 'without a name'}'", value._data, at in recorder.changed) for at, value in recorder.states.items()])  # fmt: skip
+        self._refuse_shared(given, [value for at, value in recorder.states.items() if at in recorder.changed])
         made.returned, made.passed, made.shared = noted.returned, noted.passed, noted.shared
         arguments = {id(value) for value in state.values()}
-        search = Search(self._source, self._name, (v for at, v in recorder.states.items() if at not in arguments))
+        made.plan = recorder.graph.compile(
+            engine, name=self._name, static_alloc=self._static_alloc, static_shape=self._static_shape
+        )
+        recorder.made.pushed(node for at, node in enumerate(made.plan.nodes) if at not in recorder.calls)
+        reached = (*recorder.states.values(), *recorder.made.values())
+        search = Search(self._source, self._name, (v for v in reached if id(v) not in arguments))
+        made.once = recorder.made.refuse(self._name, search.missing, search.seen, once)
         made.bound, made.constants, made.sizes = search.bindings, search.constants, search.sizes
         made.link()
         made.unwatched = [value.var.name or "a Value without a name" for value in search.missing]
         own = set() if results else {id(value) for value in state.values()}  # no argument is another Value in each call
         made.reached = [value for at, value in recorder.states.items() if at not in own]
         self.engine, self.recorded, self.targets = engine, recorder.graph, sorted(recorder.targets)
-        made.plan = recorder.graph.compile(
-            engine, name=self._name, static_alloc=self._static_alloc, static_shape=self._static_shape
-        )
         made.engine, made.free = engine, noted.one and not any(effects for _, _, effects in made.plan.nodes)
         return made
 
@@ -371,8 +378,6 @@ class Hybrid(Generic[P, R]):
             elif type(argument) is not kind and not (place in recording.results and not isinstance(argument, Value)):
                 raise UsageError(f"hybridize: {self._title(place)} was a {kind.__name__} when it was recorded, and is "
                                  f"a {type(argument).__name__} now; hybridize the function once more for that type")  # fmt: skip
-        if self._places > 1 and recording.overwritten - recording.state.keys():
-            self._refuse_shared(given, recording, [])
         if not recording.holds():
             if changed(recording.constants):
                 return False
@@ -385,17 +390,12 @@ class Hybrid(Generic[P, R]):
             self._known = None
         return fits
 
-    def _refuse_shared(self, given: Sequence[Any], recording: Recording, values: list[Placed]) -> None:
-        """UsageError if the function changes an argument in place, or one of these Values, that shares memory with a raw argument."""
-        raw: list[Placed] = []
-        for place, data in enumerate(given):
-            if isinstance(data, Value) and place not in recording.state:
-                values = [*values, (self._title(place), data._data, False)]
-            elif not isinstance(data, Value):
-                raw.append((self._title(place), data, place in recording.overwritten))
-        both = changed_twice(raw, values)
+    def _refuse_shared(self, given: Sequence[Any], states: list[Value[Any]]) -> None:
+        """UsageError if a raw argument shares memory with one of these Values, which the function changes."""
+        raw = [(self._title(place), data) for place, data in enumerate(given) if not isinstance(data, Value)]
+        both = sharing(raw, [(f"the state '{value.var.name or 'without a name'}'", value._data) for value in states])
         if both is not None:
-            raise UsageError(f"hybridize: {both[0]}, which the function changes in place, shares memory with {both[1]}, and nothing orders "
+            raise UsageError(f"hybridize: {both[1]}, which the function changes in place, shares memory with {both[0]}, and nothing orders "
                              "raw data; give one Value in both places, or a copy in one of them")  # fmt: skip
 
     def _refuse_count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

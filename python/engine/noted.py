@@ -52,6 +52,8 @@ class Noted:
         """The item, with each recorded value replaced by the number of its output."""
         if isinstance(item, Traced):
             return Place(self._output(item))
+        if isinstance(item, Value):
+            self._recorder.made.returned(item)
         refuse_iterator(item, self._name)
         refuse_hidden(item, f"the result of '{self._name}'")
         made = mapped(item, self.place)
@@ -77,6 +79,8 @@ class Noted:
         if roots:
             brought = [self._inputs[id(r)] for r in roots if isinstance(r, Traced) and r._brought]
             outputs = [self._output(r) for r in roots if isinstance(r, Traced) and not r._brought]
+            for root in roots:
+                self._recorder.made.returned(root)
             self.shared.append(Sharing(output, [r for r in roots if not isinstance(r, Traced)], brought, outputs))
         return output
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from . import _core
 from .containers import Place, found_in, mapped
+from .once import MadeOnce
 from .refusals import refuse_hidden
-from .traced import Made, Traced, standing_for
+from .traced import Made, Traced, standing_for, where
 from .values import Value, roots_of
 
 
@@ -26,6 +27,8 @@ class Recorder:
         self.owner_input = -1
         self.targets: set[int] = set()  # nodes that mark_target_node marked
         self.refused: tuple[Any, ...] = ()  # what the first Unreadable said
+        self.calls: set[int] = set()  # nodes that are calls of ops; the others are pushes
+        self.made = MadeOnce()
 
     @staticmethod
     def current() -> Recorder | None:
@@ -61,9 +64,11 @@ class Recorder:
         for v in state:
             self.states[id(v)] = v
         self.changed.update(id(v) for v in changing if not isinstance(v, Traced))
+        for v in changing:
+            self.made.changed(v, f"op '{name}'")
         for v in changed:
-            if v._index in self.results:
-                raise NeedsState(v._index)
+            if v._index in self.results or v._brought and any(v is u for u in updated):
+                raise NeedsState(v, f"op '{name}' at {where()}")
             self.overwritten.add(v._index)
         given = (*args, *kwargs.values())
         kinds = [_kind(arg, places) for arg in given]
@@ -79,6 +84,7 @@ class Recorder:
             [i for i, arg in enumerate(given) if any(arg is v for v in updated)],
             [v for v in state if not any(v is u for u in changing)],
             [v for v in changing if not isinstance(v, Traced)], self.engine, brought)  # fmt: skip
+        self.calls.add(index)
         for v in traced:
             self.readers.setdefault(v._index, []).append(index)
         # A value that is changed in place becomes another value. Nodes that read the old one come before this node.
@@ -97,8 +103,11 @@ class Recorder:
         return made
 
 
-class NeedsState(Exception):
-    """An op changes an argument in place that is another Value in each call; it would have to be the same one."""
+class NeedsState(BaseException):  # a function that goes on behind an error must not go on behind this
+    """An op changes an argument in place that is raw data, or another Value in each call; it would have to be one Value.
+
+    Its arguments: what stands for the argument, and which op changes it.
+    """
 
 
 def _with_roots(values: list[Value[Any]]) -> list[Value[Any]]:

@@ -29,6 +29,7 @@ class Recording:
     links: tuple[Link, ...]  # what all of these lead over
     unwatched: list[str]  # state that no way is known to, so that nobody notices if there is other state in its place
     reached: list[Value[Any]]  # state that is no argument here; a call that is given it as an argument is recorded anew
+    once: dict[str, str]  # if it holds for one call alone: by line, the state that it makes, and why there is no other call (once.py)
     profile: _core.Run | None = None  # the last run that was timed
 
     def holds(self) -> bool:
@@ -57,4 +58,4 @@ class Known(NamedTuple):
     states: tuple[Value[Any] | None, ...]  # by argument
     values: tuple[bool, ...]  # whether the argument may be a Value
     links: tuple[Link, ...]  # of the recording; none if nothing is checked
-    overwritten: tuple[int, ...]  # arguments that are changed in place, and must share no memory with others; the same
+    overwritten: tuple[int, ...] = ()  # arguments that must share no memory with others: none

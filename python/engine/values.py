@@ -109,17 +109,21 @@ class Value(_core.ValueBase, Generic[T]):
 
     def overwrite(self, data: T) -> None:
         """Replaces the data, in order: ops called so far still see the old. Clears an error. Data that share memory with
-        another Value are copied, behind the ops called so far that change that.
+        another Value are copied, behind the ops called so far that change that; so are those of a recorded function, in each call.
         """
         from . import alias as aliases
+        from .once import recorded_here
 
         if isinstance(data, Value):
             raise TypeError("overwrite: data is a Value; give data, or call an op")
         engine = self.var.engine
+        made = recorded_here()
+        if made is not None:
+            made.overwrite(self, data)
         # Ops that were recorded with this Value name its Var and no other that it might get, so it must not share memory now.
         others = [v for v in aliases.found(aliases.memory_of(data), engine) if all(var != self.var for var in vars_of(v))]
-        # So that whoever brings this memory meanwhile finds the Var.
-        coming: Value[T] | None = None if others else Value(data, self.var)
+        # So that whoever brings this memory meanwhile finds the Var. Each run of a recorded function installs a copy.
+        coming: Value[T] | None = None if others or made is not None else Value(data, self.var)
 
         def replace() -> None:
             self._data = aliases.apart(data) if coming is None else coming._data
@@ -127,7 +131,7 @@ class Value(_core.ValueBase, Generic[T]):
         # Its own Var alone: ops on it name that, too, so the old data stay until they have ended, and those whose memory it
         # shares keep theirs, with their errors.
         engine.push(replace, reads=others, writes=[self.var], run_always=bool(others), name="overwrite")
-        if not _core.is_recording():
+        if made is None:
             self._shares = None  # not before: a push by another thread in between would find the old data, with one Var
 
     def __bool__(self) -> bool:
@@ -216,14 +220,19 @@ def value(data: T, name: str | None = None, engine: _core.Engine | None = None, 
     """Makes ``data`` a Value, for ops to read and change. It is not copied, so touch it only in ops from here on.
 
     ``engine``: the engine that orders the ops on it (the default one). ``alias``: what shares memory with the data of
-    other Values gets their Vars ("order"), or is copied ("copy"). TypeError if ``data`` is a Value already.
+    other Values gets their Vars ("order"), or is copied ("copy"). TypeError if ``data`` is a Value already. A recorded function may only
+    read a Value that it makes; UsageError if it changes or returns one.
     """
     from . import alias as aliases
+    from .once import recorded_here
 
     if isinstance(data, Value):
         raise TypeError("value: data is a Value already; use it as it is")
     if alias not in ("order", "copy"):
         raise UsageError(f"value: alias is {alias!r}; 'order' or 'copy' is expected")
+    recorded = recorded_here()
+    if recorded is not None:
+        name = recorded.value(data, name)
     where = aliases.memory_of(data)
     known = aliases.found(where, engine or _core.default())
     if known and alias == "order":
@@ -234,6 +243,8 @@ def value(data: T, name: str | None = None, engine: _core.Engine | None = None, 
         if known:
             data = aliases.apart(data)
         made = Value(data, _core.Var(name, engine))
+    if recorded is not None:
+        recorded.note(made)
     return made
 
 

@@ -1,0 +1,101 @@
+"""What a recorded function makes once, and an eager one in each call: Values, and the data that ``overwrite`` is given.
+
+A replay finds what the replay before it has left in them. So each run gets a copy of the data of ``overwrite``, and a Value that an
+op of the function changes, or that the function returns, is refused: it would go on from call to call. State that the first call
+makes, and later calls find by a name, may stay. Such a recording is for one call: the next one records the function anew, and
+must not make the Value again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable
+
+from . import _core
+from .containers import found_in
+from .extents import Extent, extents, fixed, identity, memory_of, overlap
+from .traced import EAGERLY, Traced, Unreadable, where
+from .values import Value
+
+
+def _refuse_recorded(what: str, line: str, data: Any) -> None:
+    """Unreadable for data with a recorded value inside."""
+    if any(isinstance(each, Traced) for each in found_in(data)):
+        raise Unreadable(f"{what} at {line} is given a recorded value, which has no data while the function is recorded: use the value "
+                         f"itself, let an op make the data, or use {EAGERLY}")  # fmt: skip
+
+
+class MadeOnce:
+    """What the function that is being recorded has made so far. Used by the thread that records it."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, tuple[Value[Any], str]] = {}  # by id, with the line
+        self._changes: dict[int, str] = {}  # of these: what changes it, or that it is returned
+        self._given: list[tuple[str, list[Extent]]] = []  # to `overwrite`: the Value and the line, and the memory of the data
+
+    def value(self, data: Any, name: str | None) -> str:
+        """The name of the Var of a Value that the function makes of ``data``."""
+        line = where()
+        _refuse_recorded("engine.value", line, data)
+        return name or f"value made at {line}"
+
+    def note(self, value: Value[Any]) -> None:
+        self._values[id(value)] = value, where()
+
+    def overwrite(self, value: Value[Any], data: Any) -> None:
+        line = where()
+        name = repr(value.var.name or "a Value")
+        _refuse_recorded(f"overwrite of {name}", line, data)
+        self._given.append((f"overwrite of {name} at {line}", memory_of(data)))
+
+    def changed(self, value: Value[Any], by: str) -> None:
+        """An op changes it, or it is returned."""
+        if id(value) in self._values:
+            self._changes.setdefault(id(value), f"{by} at {where()} changes it")
+
+    def returned(self, value: Value[Any]) -> None:
+        if id(value) in self._values:
+            self._changes.setdefault(id(value), "the function returns it")
+
+    def pushed(self, nodes: Iterable[tuple[str, str, list[tuple[str, str]]]]) -> None:
+        """Notes what pushes change, which name Vars. ``nodes``: those of the plan."""
+        names = {value.var.name: at for at, (value, _) in self._values.items()}
+        for name, line, effects in nodes if names else ():
+            for var, mode in effects:
+                if mode != "reads" and var in names:
+                    self._changes.setdefault(names[var], f"op '{name}' at {line} changes it")
+
+    def values(self) -> list[Value[Any]]:
+        """The Values that would go on from call to call."""
+        return [self._values[at][0] for at in self._changes]
+
+    def refuse(self, called: str, unnamed: list[Value[Any]], seen: Iterable[Any], before: dict[str, str]) -> dict[str, str]:
+        """Refuses what no later call could do again. Returns, by its line, what is made for the first call alone, if that is state.
+
+        ``unnamed``: Values that the function finds by no name, in this call or in later ones. ``seen``: what it finds by name.
+        ``before``: what this returned for the call before.
+        """
+        first: dict[str, str] = {}
+        for at, how in self._changes.items():
+            value, line = self._values[at]
+            first[line] = (f"'{called}' calls engine.value at {line}, which makes one Value for all calls while it is recorded, and {how}: make the "
+                           f"Value outside of the function, let an op make the data, or use {EAGERLY}")  # fmt: skip
+            if line in before or any(value is one for one in unnamed):
+                raise Unreadable(first[line])
+        if any(memory for _, memory in self._given):
+            found = [extent for thing in seen if not fixed(thing) for extent in extents(thing) or [identity(thing)]]
+            for what, memory in self._given:
+                if overlap(memory, found):
+                    raise Unreadable(f"{what} is given data that '{called}' finds by a name, too. Ops that change the Value would change these, "
+                                     f"and no call after that would begin with what they are now: give it a copy, or use {EAGERLY}")  # fmt: skip
+        return first
+
+
+def recorded_here() -> MadeOnce | None:
+    """What the function that this thread is recording has made; None: it records none."""
+    if not _core.is_recording():
+        return None
+    recorder = _core.recorder()
+    return None if recorder is None else recorder.made
+
+
+__all__ = ["MadeOnce", "recorded_here"]
