@@ -1,11 +1,11 @@
 """Operators and indexing of Values: each is an op, named after its operator. NumPy's ufuncs on a Value are ops, too; its other
-functions take the data, as `numpy.asarray` does."""
+functions take the data, as `numpy.asarray` does. What a Value has not, though its data may, says where it is."""
 
 from __future__ import annotations
 
 import functools
 import operator
-from typing import Any
+from typing import Any, NoReturn
 
 from .ops import Op
 from .values import Value
@@ -86,7 +86,37 @@ def _function_of(self: Value[Any], function: Any, types: Any, args: Any, kwargs:
     return function._implementation(*args, **kwargs)
 
 
-_METHODS = {"pow": _pow_of, "getitem": _getitem_of, "array_ufunc": _ufunc_of, "array_function": _function_of}
+# What programs ask arrays, lists and dicts for.
+_OF_THE_DATA = """T all any argmax argmin argpartition argsort astype base byteswap choose clip compress conj conjugate copy ctypes cumprod cumsum
+    data diagonal dot dtype dump dumps fill flags flat flatten imag item itemsize mT max mean min nbytes ndim nonzero partition prod put ravel
+    real repeat reshape resize round searchsorted setfield setflags shape size sort squeeze std strides sum swapaxes take to_device tobytes
+    tofile tolist trace transpose var view append clear extend items keys pop update values backward cpu detach device grad numel numpy"""
+
+
+class _OfTheData:
+    """An attribute that a Value has not. No ``__getattr__`` says so, which would double the time of every look-up of the others."""
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        self._name = name
+
+    def __get__(self, value: Value[Any] | None, owner: Any = None) -> NoReturn:
+        raise AttributeError(f"a Value has no '{self._name}'. If its data have one: v.get().{self._name} waits for them, and an op, whose function "
+                             f"gets the data, does not: engine.op(lambda data: data.{self._name})(v)")  # fmt: skip
+
+
+def _not_changed(self: Value[Any], *_: Any) -> NoReturn:
+    raise TypeError("the items of a Value cannot be set or deleted: nothing would order that. Change the data in an op that says so, "
+                    "engine.op(updates=...), or replace all of them by v.overwrite(data)")  # fmt: skip
+
+
+_METHODS = {"pow": _pow_of, "getitem": _getitem_of, "array_ufunc": _ufunc_of, "array_function": _function_of,
+            "setitem": _not_changed, "delitem": _not_changed}  # fmt: skip
 for _name, _fn in {**_METHODS, "round": lambda self, digits=None: _round(self, digits)}.items():
     setattr(Value, f"__{_name}__", _fn)
-Value.__iter__ = None  # type: ignore[attr-defined]  # indexing would make it look like an endless sequence
+# Indexing would make it look like an endless sequence. None, and no function that says so: by that, libraries that go through nested
+# containers know that it is no container.
+Value.__iter__ = None  # type: ignore[attr-defined]
+for _name in _OF_THE_DATA.split():
+    if not hasattr(Value, _name):
+        setattr(Value, _name, _missing := _OfTheData())
+        _missing.__set_name__(Value, _name)

@@ -1,5 +1,8 @@
 """engine.op and engine.value: calls return at once, order comes from the data, results are new."""
 
+import collections.abc
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -139,6 +142,24 @@ def test_what_a_value_is_asked_while_a_function_is_recorded_is_refused(ask):
     state = engine.value(1)
     with pytest.raises(engine.UsageError, match="record"):
         engine.hybridize(lambda x: ask(state) or engine.op(lambda x: x)(x))(1)
+
+
+def test_what_the_data_have_and_a_value_has_not_says_where_it_is(gate):
+    v = engine.op(lambda: gate() or np.ones(2))()
+    for name in ("shape", "T", "sum"):
+        with pytest.raises(AttributeError, match=rf"a Value has no '{name}'.* v.get\(\).{name} .*data.{name}"):
+            getattr(v, name)
+    for change in (lambda: v.__setitem__(0, 1), lambda: v.__delitem__(0)):
+        with pytest.raises(TypeError, match="items of a Value cannot be set.*updates=.*overwrite"):
+            change()
+    assert not v.done()  # nothing has waited
+    assert not any(hasattr(v, name) for name in ("shape", "__array_interface__", "__cuda_array_interface__", "__fspath__", "_repr_html_"))
+    assert [name for name in dir(np.ndarray) if name[0] != "_" and hasattr(v, name)] == ["var"]  # which is the Var
+    assert not isinstance(v, collections.abc.Iterable)
+    gate.open()
+    assert np.mean(v) == 1 and np.sort(v).tolist() == [1, 1] and copy.copy(v) is v and copy.deepcopy(v).get().tolist() == [1, 1]
+    with pytest.raises(TypeError, match="belongs to this process"):
+        pickle.dumps(v)
 
 
 def test_methods_can_be_ops():
