@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from . import _core
+from .errors import UsageError, an
+
+_MOST = 1 << 20  # bulk.h: kMaxBulkSize
 
 
 def set_bulk_size(size: int, engine: _core.Engine | None = None) -> int:
@@ -21,6 +24,11 @@ def bulk(size: int = 15, engine: _core.Engine | None = None) -> _core.BulkBlock:
     op for another device or lane, one of another priority, or one for a device with ``push_async``; when anybody waits
     for one of its ops or pushes an op behind one; when nothing was added to it for 1 to 2 ms; and at the end of the
     block, the thread or the engine.
-    Blocks nest. UsageError for a size below 0 or above 1,048,576, and for a block that is left on another thread.
+    Blocks nest. TypeError for a size that is no int. UsageError for one below 0 or above 1,048,576, and for a block that is left on another
+    thread.
     """
+    if isinstance(size, bool) or not hasattr(type(size), "__index__"):
+        raise TypeError(f"bulk: size is {an(type(size))}; an int is expected")
+    if not 0 <= size <= _MOST:
+        raise UsageError(f"bulk: size is {size}; 0 (no bulk) to {_MOST} are allowed")
     return _core.BulkBlock(engine or _core.default(), size)

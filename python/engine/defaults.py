@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _core
+from .errors import an
 
 if TYPE_CHECKING:
     from .values import Value
@@ -22,7 +23,7 @@ def _waits(given: Any) -> VarLike:
         return given  # type: ignore[return-value]  # with what it shares memory with
     var = getattr(given, "var", given)
     if not isinstance(var, _core.Var):
-        raise TypeError(f"wait: argument is a {type(given).__name__}; a Var or a Value is expected")
+        raise TypeError(f"wait: argument is {an(type(given))}; a Var or a Value is expected")
     return var
 
 

@@ -27,6 +27,12 @@ class Hop(NamedTuple):
         return f"'{self.op or 'unnamed op'}'{where}"
 
 
+def an(kind: type) -> str:
+    """The name of a type behind its article, for errors: "an int", "a Value"."""
+    name = kind.__name__
+    return f"an {name}" if name[:1] in "aeioAEIO" or name == "ndarray" else f"a {name}"
+
+
 class Error(Exception):
     """Base of everything that the engine itself raises. Raised as such if the system refuses a thread."""
 

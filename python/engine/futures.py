@@ -13,13 +13,24 @@ import weakref
 from typing import Any, Callable, Iterable, Iterator, TypeVar
 
 from . import _core
-from .errors import Error, UsageError, kept
-from .ops import Op, op
+from .errors import Error, UsageError, an, kept
+from .ops import OPTIONS, Op, op
 from .refusals import refuse_while_recording
 from .values import Value
 
 T = TypeVar("T")
 _FOR_EVER = 3e9  # seconds; Python's queues refuse to wait for longer
+
+
+def _deadline(called: str, timeout: float | None) -> float | None:
+    """When ``timeout`` seconds from now are over, by the monotonic clock. UsageError for what is no number."""
+    if timeout is not None and timeout != timeout:
+        raise UsageError(f"{called}: timeout is not a number; give seconds, or None")
+    return None if timeout is None or timeout > _FOR_EVER else time.monotonic() + timeout
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> Iterator[Value[T]]:
@@ -30,13 +41,11 @@ def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> It
     ``for v in engine.as_completed(map(load, names)): use(v.get())``
     """
     refuse_while_recording("as_completed asks what has ended", "Call it outside, with the results")
-    if timeout is not None and timeout != timeout:
-        raise UsageError("as_completed: timeout is not a number; give seconds, or None")
-    deadline = None if timeout is None or timeout > _FOR_EVER else time.monotonic() + timeout
+    deadline = _deadline("as_completed", timeout)
     given = dict.fromkeys(values)
     for value in given:
         if not isinstance(value, Value):
-            raise TypeError(f"as_completed: one of the values is a {type(value).__name__}; Values are expected, as calls of ops return them")
+            raise TypeError(f"as_completed: one of the values is {an(type(value))}; Values are expected, as calls of ops return them")
     there = dict.fromkeys(value for value in given if value.done())
     pending = dict.fromkeys(value for value in given if value not in there)
     # Nobody else runs the ops of an engine without workers, so the loop does, as ``get`` would. And a worker whose op waits by
@@ -46,19 +55,16 @@ def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> It
     for value in pending.keys() - set(own):
         value.add_done_callback(ended.put)
 
-    def left() -> float | None:
-        return None if deadline is None else max(0.0, deadline - time.monotonic())
-
     def each() -> Iterator[Value[T]]:
         yield from there
         for value in own:
-            if not value._outcome(left())[0]:
+            if not value._outcome(_left(deadline))[0]:
                 break
             del pending[value]
             yield value
         while pending:
             try:
-                late = [ended.get(timeout=left())]
+                late = [ended.get(timeout=_left(deadline))]
             except queue.Empty:  # those that have ended, and whose callbacks come later, are not late
                 late = [value for value in pending if value.done()]
                 if not late:
@@ -74,18 +80,24 @@ def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> It
 
 
 def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | None = None,
-        ahead: int | None = None, **options: Any) -> Iterator[T]:  # fmt: skip
+        ahead: int | None = None, timeout: float | None = None, **options: Any) -> Iterator[T]:  # fmt: skip
     """Results of ``fn`` for the items, in their order; calls run on the workers, at most ``ahead`` of them in advance
     of the loop (default: four for each worker). ``fn``: a function or an op; ``options``: as for ``engine.op``, for a function.
     ``engine``: where the calls run (that of their first Value, or the default one). Items may be Values, as arguments of an op may.
+    TimeoutError for a result that is not there ``timeout`` seconds after the call of ``map``; UsageError if ``ahead`` is less than 1.
 
     The calls have a CancelScope of their own, so one around ``map`` does not cancel them; end the loop instead.
     The error of a call, or of an iterable, is raised in its place, and ends the iteration. Leaving the loop early cancels what has not begun; errors
     of calls that ran ahead are not raised anywhere, not by ``wait_all`` either.
     """
+    if ahead is not None and type(ahead) is not int:
+        raise TypeError(f"map: ahead is {an(type(ahead))}; an int is expected")
     bound = ahead if ahead is not None else 4 * max(1, (engine or _core.default()).workers)
     if bound < 1:
-        raise ValueError(f"map: ahead is {bound}; at least 1 is expected")
+        raise UsageError(f"map: ahead is {bound}; at least 1 is expected")
+    if options.keys() - set(OPTIONS):
+        raise TypeError(f"map: '{min(options.keys() - set(OPTIONS))}' is unknown; engine, ahead, timeout, {', '.join(OPTIONS)} are allowed")
+    deadline = _deadline("map", timeout)
     if isinstance(fn, Op) and options:
         raise UsageError(f"map: fn is an op, which has options of its own; leave {', '.join(options)} out, or give the function")
     call = fn if isinstance(fn, Op) else op(fn, **options)
@@ -115,6 +127,10 @@ def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | 
                         raise made
                     finally:
                         del made  # it refers to this frame
+                for value in () if deadline is None else made if isinstance(made, tuple) else (made,):
+                    if not value.wait(_left(deadline)):
+                        running.put(made)  # whose error nobody will see
+                        raise TimeoutError(f"map: a result of '{call._name}' was not there {timeout} s after the call of map")
                 result: Any = made.get() if isinstance(made, Value) else tuple(value.get() for value in made)
                 yield result
         finally:
@@ -163,12 +179,17 @@ class Executor(concurrent.futures.Executor):
     is a copy of what the call raised, without the locals of its frames. In the child of a fork pending futures are cancelled.
     ``engine``: the engine (the default one; TypeError for anything else); ``place``, ``priority``: as for ``engine.push``.
     asyncio takes it: ``loop.run_in_executor(pool, work)``. With no workers ``result``, ``exception``, ``map`` and ``shutdown``
-    run the calls; ``concurrent.futures.wait`` does not.
+    run the calls; ``concurrent.futures.wait`` does not. TypeError for options of a ThreadPoolExecutor: the threads are the engine's,
+    whose number ``engine.init(workers=...)`` says.
     """
 
-    def __init__(self, engine: _core.Engine | None = None, *, place: Any = None, priority: int = 0) -> None:
+    def __init__(self, engine: _core.Engine | None = None, *, place: Any = None, priority: int = 0, **others: Any) -> None:
+        if others:
+            raise TypeError(f"Executor: '{min(others)}' is unknown; engine, place, priority are allowed. Its calls run on the engine's workers: "
+                            "engine.init(workers=...) or Engine(workers=...) says how many there are, and thread_name, on_start, and on_end "
+                            "there are what thread_name_prefix and initializer of a ThreadPoolExecutor are")  # fmt: skip
         if engine is not None and not isinstance(engine, _core.Engine):
-            raise TypeError(f"Executor: engine is a {type(engine).__name__}; an Engine is expected, whose workers run the calls")
+            raise TypeError(f"Executor: engine is {an(type(engine))}; an Engine is expected, whose workers run the calls")
         self._engine, self._options = engine or _core.default(), {"place": place, "priority": priority}
         self._lock = threading.Lock()
         self._pending: set[concurrent.futures.Future[Any]] = set()

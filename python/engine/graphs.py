@@ -15,7 +15,7 @@ from . import _core
 from .alias import sharing
 from .bindings import Search, changed, named_by
 from .containers import mapped, spread
-from .errors import UsageError
+from .errors import UsageError, an
 from .noted import Noted, rebuilt, results_of
 from .recorder import NeedsState, Recorder
 from .recording import Known, Recording
@@ -331,8 +331,8 @@ class Hybrid(Generic[P, R]):
                 noted.returned = noted.place(returned)
         except NeedsState as error:
             place = next(i for i, one in enumerate(inputs) if one is error.args[0])
-            kind = type(given[place]).__name__
-            is_no = "is not the Value that it was when it was recorded" if isinstance(given[place], Value) else f"is a {kind} and no Value"
+            kind = type(given[place])
+            is_no = "is not the Value that it was when it was recorded" if isinstance(given[place], Value) else f"is {an(kind)} and no Value"
             raise UsageError(f"hybridize: {self._title(place)} {is_no}, and {error.args[1]} changes it in place; give one Value (engine.value), "
                              "the same in each call, or change what an op has made, such as a copy") from None  # fmt: skip
         except Exception as error:
@@ -376,8 +376,8 @@ class Hybrid(Generic[P, R]):
             elif isinstance(argument, Value) and place not in recording.overwritten:
                 continue  # the run begins behind what makes it
             elif type(argument) is not kind and not (place in recording.results and not isinstance(argument, Value)):
-                raise UsageError(f"hybridize: {self._title(place)} was a {kind.__name__} when it was recorded, and is "
-                                 f"a {type(argument).__name__} now; hybridize the function once more for that type")  # fmt: skip
+                raise UsageError(f"hybridize: {self._title(place)} was {an(kind)} when it was recorded, and is "
+                                 f"{an(type(argument))} now; hybridize the function once more for that type")  # fmt: skip
         if not recording.holds():
             if changed(recording.constants):
                 return False
@@ -440,7 +440,7 @@ def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool 
     if fn is None:
         return functools.partial(hybridize, static_alloc=static_alloc, static_shape=static_shape, fallback=fallback)
     if not callable(fn):
-        raise TypeError(f"hybridize: a {type(fn).__name__} is no function")
+        raise TypeError(f"hybridize: {an(type(fn))} is no function")
     called = getattr(fn, "__name__", type(fn).__name__)
     if inspect.iscoroutinefunction(fn):
         raise TypeError(f"hybridize: '{called}' is a coroutine function, and calling it runs nothing that could be recorded; hybridize a "
@@ -463,7 +463,7 @@ def mark_target_node(values: Any) -> None:
             if recorder and item._index in recorder.makers:
                 recorder.targets.add(recorder.makers[item._index])
         elif not isinstance(item, (Value, list, tuple, dict)):
-            raise TypeError(f"mark_target_node: a {type(item).__name__} is no Value")
+            raise TypeError(f"mark_target_node: {an(type(item))} is no Value")
         return mapped(item, mark)
 
     mark(values)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from .errors import an
 
-def log_to(logger: str | logging.Logger = "engine") -> dict[str, Any]:
+
+def log_to(logger: str | logging.Logger | logging.LoggerAdapter[Any] = "engine") -> dict[str, Any]:
     """Hooks that log what else goes to stderr: ``engine.init(**engine.log_to("engine"))``, or as keywords of Engine.
 
-    Errors that no wait has shown are logged as errors, with their tracebacks; reports of the watchdog as warnings.
+    Errors that no wait has shown are logged as errors, with their tracebacks; reports of the watchdog as warnings. ``logger``: a name, a
+    logger, or a logging.LoggerAdapter; TypeError for anything else.
     """
+    if not isinstance(logger, (str, logging.Logger, logging.LoggerAdapter)):
+        raise TypeError(f"log_to: logger is {an(type(logger))}; a name or a logging.Logger is expected")
     log = logging.getLogger(logger) if isinstance(logger, str) else logger
 
     def unobserved(error: BaseException) -> None:

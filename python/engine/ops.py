@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Concatenate, Generic, Iterable,
 from . import _core
 from .alias import unshared
 from .containers import filled, found_in
-from .errors import UsageError
+from .errors import UsageError, an
 from .rebinding import refuse_rebinding
 from .recorder import Recorder
 from .traced import Traced
@@ -20,6 +20,8 @@ from .wrapped import signature_of
 R = TypeVar("R")
 P = ParamSpec("P")
 Q = ParamSpec("Q")
+
+OPTIONS = ("updates", "outputs", "name", "priority", "place", "run_always", "graph_key", "collective", "alias", "bytes")
 
 _core._set_containers(found_in, filled)
 _core._set_unshared(unshared)
@@ -101,7 +103,7 @@ class Op(_core.OpBase, Generic[P, R]):
             given = bound.arguments.get(name)
             if not isinstance(given, Value):
                 raise TypeError(
-                    f"op '{self._name}': it updates '{name}', which is a {type(given).__name__}; a Value is expected"
+                    f"op '{self._name}': it updates '{name}', which is {an(type(given))}; a Value is expected"
                 )
 
 
@@ -196,14 +198,13 @@ def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: A
     under ``Engine.max_pending_bytes``, or a function of its arguments that says so; None: the bytes of its arguments and
     of the last result.
     """
-    allowed = ("priority", "place", "run_always", "graph_key", "collective", "alias", "bytes")
-    unknown = set(options) - set(allowed)
+    unknown = set(options) - set(OPTIONS)
     if unknown:
-        raise TypeError(f"op: '{unknown.pop()}' is unknown; updates, outputs, name, {', '.join(allowed)} are allowed")
+        raise TypeError(f"op: '{min(unknown)}' is unknown; {', '.join(OPTIONS)} are allowed")
     if fn is None:
         return functools.partial(op, updates=updates, outputs=outputs, name=name, **options)
     if not callable(fn):
-        raise TypeError(f"op: a {type(fn).__name__} is no function")
+        raise TypeError(f"op: {an(type(fn))} is no function")
     called = getattr(fn, "__name__", type(fn).__name__)
     if inspect.iscoroutinefunction(fn):
         raise TypeError(f"op: '{called}' is a coroutine function; push_async runs what completes later")

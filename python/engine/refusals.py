@@ -15,7 +15,7 @@ from typing import Any, Iterator
 
 from . import _core
 from .containers import found_in
-from .errors import UsageError
+from .errors import UsageError, an
 from .traced import EAGERLY, Traced, Unreadable, is_the_users, where
 
 _VIEWS: tuple[type, ...] = (types.MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
@@ -33,7 +33,7 @@ def refuse_hidden(item: Any, holder: str, levels: int = 2) -> None:
     """Unreadable if ``item`` is an object with a recorded value inside which no run would replace. ``holder``: what has the item.
     ``levels``: how many objects in objects are looked into."""
     if any(True for _ in _hidden(item, levels)):
-        raise Unreadable(f"{holder} has a {type(item).__name__} with a recorded value inside, at {where()}, and no replay would put "
+        raise Unreadable(f"{holder} has {an(type(item))} with a recorded value inside, at {where()}, and no replay would put "
                          "data there: give the value itself, or a list, tuple, dict, deque, slice, dataclass or array of objects with it, or use "
                          f"{EAGERLY}")  # fmt: skip
 
@@ -41,7 +41,7 @@ def refuse_hidden(item: Any, holder: str, levels: int = 2) -> None:
 def refuse_iterator(item: Any, name: str) -> None:
     """Unreadable if ``item``, which the function ``name`` returned, is an iterator: there would be one for all replays."""
     if _is_iterator(type(item)):
-        raise Unreadable(f"'{name}' returns a {type(item).__name__} while the function is recorded, and all replays would return "
+        raise Unreadable(f"'{name}' returns {an(type(item))} while the function is recorded, and all replays would return "
                          f"the same one, which the first uses up: return a list, or use {EAGERLY}")  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any, AsyncIterator, Callable, Iterator, Sequence
 from . import _core
 from .bindings import named_by
 from .containers import spread
-from .errors import EndOfData, UsageError
+from .errors import EndOfData, UsageError, an
 from .graphs import Hybrid
 from .noted import rebuilt, results_of
 from .refusals import refuse_while_recording
@@ -76,7 +76,7 @@ class _Reader:
     """
 
     def __init__(self, source: Any, fn: Callable[..., Any]) -> None:
-        self.source, self.name, self.read = compile_source(source, {}), "", 0
+        self.source, self.fn, self.name, self.read = compile_source(source, {}), fn, "", 0
         self.first: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # the step is recorded with these
         self.shape: tuple[int, list[str], list[int]] | None = None  # of each item: arguments, keywords, what is None
         needed = [p for p in _parameters(fn) if p.default is p.empty]
@@ -173,9 +173,9 @@ class SmartStage(_core.SmartStage):
         given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
         given["name"] = options.name or f"smart-stage-{next(_numbers)}"
         own = {name: given.pop(name) for name in _OWN}
-        closed = exception_types("closed_exception_types", given.pop("closed_exception_types"))
+        closed = exception_types("closed_exception_types", given.pop("closed_exception_types"), "smart_stage")
         for option, least in ("max_levels", 1), ("profile_steps", 0), ("guard_steps", 0):
-            check_int(option, own[option], least, 2**31 - 1)
+            check_int(option, own[option], least, 2**31 - 1, "smart_stage")
         own["input_state"] = [getattr(state, "var", state) for state in options.input_state]
         fn = step._fn if isinstance(step, Hybrid) else step
         self._reader, self._asked = _Reader(source, fn), None
@@ -185,7 +185,7 @@ class SmartStage(_core.SmartStage):
         self._hybrid._fn = functools.partial(self._given.whole, fn)
         self._names: list[str] | None = None  # of what each step is given; None before the first
         super().__init__(eng, _weakly(self._reader), None if closed == _DEFAULT_END else closed,
-                         stage_options(**given), own)  # fmt: skip
+                         stage_options(called="smart_stage", **given), own)  # fmt: skip
         self._reader.name = self.name
 
     def __iter__(self) -> Iterator[Any]:
@@ -230,6 +230,9 @@ class SmartStage(_core.SmartStage):
     def _recorded(self, given: dict[str, Any]) -> tuple[_core.Graph, int, list[int]]:
         assert self._reader.first is not None
         args, kwargs = self._reader.first
+        by_place = [p.name for p in _parameters(self._reader.fn)[: len(args)] if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if both := given.keys() & {*by_place, *kwargs}:
+            raise UsageError(f"smart stage '{self.name}': a step is given '{min(both)}', which comes from a source; do not give it")
         flat = self._given.first(given)
         self._hybrid.record(*args, **kwargs, **flat)
         self._names, self._reader.first = list(flat), None
@@ -253,8 +256,8 @@ class SmartStage(_core.SmartStage):
                 fits = not new and (argument is None) == (kind is type(None))
             if fits:
                 continue
-            other = "another one" if type(argument) is kind else f"a {type(argument).__name__}"
-            raise UsageError(f"smart stage '{self.name}': '{name}' was a {kind.__name__} when the step was recorded, and is {other} now; "
+            other = "another one" if type(argument) is kind else an(type(argument))
+            raise UsageError(f"smart stage '{self.name}': '{name}' was {an(kind)} when the step was recorded, and is {other} now; "
                              "give the same Value, or data, in each step")  # fmt: skip
         named = [flat[name] for name in names]
         if recording.holds():
@@ -303,11 +306,11 @@ def smart_stage(step: Any, source: Any, options: SmartStageOptions | None = None
     ``engine.data.staged``, or a stage that it made; one thread at a time reads it, in order. ``options``, ``fields``:
     SmartStageOptions. Source: DeepRec's SmartStage.
     """
-    unknown = set(fields) - {field.name for field in dataclasses.fields(SmartStageOptions)}
-    if unknown:
-        raise TypeError(f"smart_stage: '{unknown.pop()}' is unknown; fields of SmartStageOptions are allowed")
+    known = [field.name for field in dataclasses.fields(SmartStageOptions)]
+    if unknown := fields.keys() - set(known):
+        raise TypeError(f"smart_stage: '{min(unknown)}' is unknown; {', '.join(known)} are allowed")
     if not callable(step):
-        raise TypeError(f"smart_stage: a {type(step).__name__} is no function")
+        raise TypeError(f"smart_stage: {an(type(step))} is no function")
     options = dataclasses.replace(options or SmartStageOptions(), **fields)
     if options.graph is not None and options.graph is not step:
         raise UsageError("smart_stage: its option graph is another function than its step; leave graph out")

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, NamedTuple
 
 from . import _core
 from .containers import mapped
-from .errors import UsageError
+from .errors import UsageError, an
 from .graphs import Hybrid
 from .values import Value
 
@@ -51,7 +51,7 @@ class _Compiler:
     def _iterator(self, source: Iterable[Any], path: str) -> int:
         iterator = iter(source)
         if iterator is source and self.once is None:
-            self.once = f"{path} is a {type(source).__name__}"
+            self.once = f"{path} is {an(type(source))}"
         return self._pull(iterator.__next__)
 
     def _pull(self, fn: Callable[[], Any]) -> int:
@@ -80,7 +80,7 @@ class _Compiler:
         if callable(node):
             return self._call(node, path)
         raise TypeError(
-            f"staged: {path} is a {type(node).__name__}; an iterator, iterable or callable, or a list, tuple or dict "
+            f"staged: {path} is {an(type(node))}; an iterator, iterable or callable, or a list, tuple or dict "
             "of them, or None in one, is expected; for the items of a list give iter(the list)"
         )
 

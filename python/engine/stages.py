@@ -9,7 +9,7 @@ import weakref
 from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Union
 
 from . import _core
-from .errors import EndOfData, UsageError
+from .errors import EndOfData, UsageError, an
 from .refusals import refuse_while_recording
 from .sources import Source, compile_source
 
@@ -258,24 +258,24 @@ def staged(
 def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_stage_subgraph_thread_pool: bool,
                   stage_subgraph_thread_pool_id: int, stage_subgraph_stream_id: int, name: str | None,
                   engine: _core.Engine | None, autotune: bool, timeout: float | None, take_timeout: float | None,
-                  ordered: bool = True, **numbers: int) -> dict[str, Any]:  # fmt: skip
-    """The options of a stage as the extension takes them. A TypeError or UsageError names the wrong option."""
+                  ordered: bool = True, called: str = "staged", **numbers: int) -> dict[str, Any]:  # fmt: skip
+    """The options of a stage as the extension takes them. A TypeError or UsageError names the wrong option, and the function ``called``."""
     if on_timeout not in ("error", "drop"):
-        raise UsageError(f"staged: on_timeout is {on_timeout!r}; 'error' or 'drop' is expected")
+        raise UsageError(f"{called}: on_timeout is {on_timeout!r}; 'error' or 'drop' is expected")
     for option, value in numbers.items():
-        check_int(option, value, *_RANGES[option])
+        check_int(option, value, *_RANGES[option], called)
     for option, value in ("thread_pool_id", stage_subgraph_thread_pool_id), ("stream_id", stage_subgraph_stream_id):
-        check_int(f"stage_subgraph_{option}", value, 0, _INT)  # the extension knows which there are
+        check_int(f"stage_subgraph_{option}", value, 0, _INT, called)  # the extension knows which there are
     return {
         **numbers,
         "pool": stage_subgraph_thread_pool_id,
         "stream": stage_subgraph_stream_id,
-        "timeout": _NEVER if timeout is None else seconds("timeout", timeout),
-        "take_timeout": 0.0 if take_timeout is None else seconds("take_timeout", take_timeout),
+        "timeout": _NEVER if timeout is None else seconds("timeout", timeout, called),
+        "take_timeout": 0.0 if take_timeout is None else seconds("take_timeout", take_timeout, called),
         "name": name or "",
         "ordered": bool(ordered),
         "drop": on_timeout == "drop",
-        "ignored": exception_types("ignored_exception_types", ignored_exception_types),
+        "ignored": exception_types("ignored_exception_types", ignored_exception_types, called),
         "use_pool": bool(use_stage_subgraph_thread_pool),
         "autotune": bool(autotune),
         # The engine that has the device of the lane. Lane 0, the main one, needs none.
@@ -283,29 +283,29 @@ def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_s
     }
 
 
-def seconds(option: str, value: Any) -> float:
+def seconds(option: str, value: Any, called: str = "staged") -> float:
     """The time-out ``value``, checked: 0 to ten years."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TypeError(f"staged: {option} is a {type(value).__name__}; seconds are expected, an int or a float")
+        raise TypeError(f"{called}: {option} is {an(type(value))}; seconds are expected, an int or a float")
     if not 0 <= value <= 3e8:
-        raise UsageError(f"staged: {option} is {value}; 0 to 3e8 seconds are expected")
+        raise UsageError(f"{called}: {option} is {value}; 0 to 3e8 seconds are expected")
     return float(value)
 
 
-def check_int(option: str, value: Any, least: int, most: int) -> None:
+def check_int(option: str, value: Any, least: int, most: int, called: str = "staged") -> None:
     """TypeError if the value is no int; UsageError if it is not in the range."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"staged: {option} is a {type(value).__name__}; an int is expected")
+        raise TypeError(f"{called}: {option} is {an(type(value))}; an int is expected")
     if not least <= value <= most:
-        raise UsageError(f"staged: {option} is {value}; {least} … {most} is expected")
+        raise UsageError(f"{called}: {option} is {value}; {least} … {most} is expected")
 
 
-def exception_types(option: str, given: Any) -> tuple[type[BaseException], ...]:
+def exception_types(option: str, given: Any, called: str = "staged") -> tuple[type[BaseException], ...]:
     """The exception classes that are given for an option, one or several. TypeError for anything else."""
     types = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     for one in types:
         if not (isinstance(one, type) and issubclass(one, BaseException)):
-            raise TypeError(f"staged: {option} has {one!r}; exception classes are expected")
+            raise TypeError(f"{called}: {option} has {one!r}; exception classes are expected")
     return types
 
 

@@ -8,7 +8,7 @@ import time
 from typing import Any, Callable, Generator, Generic, Iterable, Iterator, TypeVar
 
 from . import _core, aio
-from .errors import UsageError
+from .errors import UsageError, an
 
 T = TypeVar("T")
 
@@ -161,7 +161,7 @@ class Value(_core.ValueBase, Generic[T]):
         given: Any = self.get()
         data = np.asarray(given)
         if copy is False and (data is not given and not np.may_share_memory(data, np.asarray(given)) or dtype not in (None, data.dtype)):
-            raise ValueError(f"a {type(given).__name__} cannot become an array{f' of {np.dtype(dtype)}' if dtype else ''} without a copy")
+            raise ValueError(f"{an(type(given))} cannot become an array{f' of {np.dtype(dtype)}' if dtype else ''} without a copy")
         if dtype is not None and data.dtype != dtype:
             return data.astype(dtype)
         return data.copy() if copy else data

@@ -66,7 +66,7 @@ def test_what_is_given_wrongly_is_said():
         engine.Engine(workers=1, cpus=[99999])
     with pytest.raises(engine.UsageError, match="priority is 99"):
         engine.op(priority=99)(print)
-    with pytest.raises(TypeError, match=r"features\[0\] is a int.*iter\(the list\)"):
+    with pytest.raises(TypeError, match=r"features\[0\] is an int.*iter\(the list\)"):
         engine.data.staged([1, 2])
 
 
@@ -112,6 +112,8 @@ def test_what_is_reported_can_be_logged(caplog):
     def fails():
         raise KeyError("nobody looks")
 
+    with pytest.raises(TypeError, match="log_to: logger is an int; a name or a logging.Logger is expected"):
+        engine.log_to(3)
     with engine.Engine(workers=1, **engine.log_to("engine.test")) as eng:
         eng.push(fails, writes=[engine.Var("v", eng)])
     (record,) = [r for r in caplog.records if r.name == "engine.test"]

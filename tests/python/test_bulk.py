@@ -69,10 +69,12 @@ def test_returns_the_size_before_and_is_of_one_thread():
 
 
 @pytest.mark.parametrize("size, error", [(-1, engine.UsageError), (2**21, engine.UsageError), (2**80, engine.UsageError),
-                                         ("15", TypeError), (None, TypeError), (True, TypeError)])  # fmt: skip
+                                         ("15", TypeError), (1.5, TypeError), (None, TypeError), (True, TypeError)])  # fmt: skip
 def test_sizes_that_make_no_sense_are_refused(size, error):
     with pytest.raises(error, match="set_bulk_size: size is"):
         engine.set_bulk_size(size)
+    with pytest.raises(error, match="bulk: size is"):
+        engine.bulk(size)  # where it is written, and not where the block begins
     assert engine.set_bulk_size(0) == 0
 
 

@@ -105,8 +105,11 @@ def test_a_call_may_shut_another_pool_down():
 
 
 def test_an_executor_is_told_what_its_first_argument_is():
-    with pytest.raises(TypeError, match="engine is a int; an Engine is expected"):
+    with pytest.raises(TypeError, match="engine is an int; an Engine is expected"):
         engine.Executor(4)
+    for option in ("max_workers", "thread_name_prefix"):
+        with pytest.raises(TypeError, match=rf"Executor: '{option}' is unknown; engine, place, priority are allowed.*engine.init\(workers="):
+            engine.Executor(**{option: 4})
 
 
 def test_an_exception_of_a_future_is_a_copy_that_has_the_lines_and_no_locals():

@@ -385,7 +385,7 @@ def test_a_trace_that_is_cut_anywhere_is_refused(tmp_path):
 
 
 def test_what_is_no_trace_and_no_plan_is_refused():
-    with pytest.raises(TypeError, match="a list is no hybridized function, no plan, no trace"):
+    with pytest.raises(TypeError, match="a list is no hybridized function, no plan, no smart stage, no trace"):
         engine.explain([])
     with pytest.raises(FileNotFoundError):
         engine.explain("no-such-trace.json")

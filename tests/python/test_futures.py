@@ -76,8 +76,8 @@ def test_as_completed_gives_what_is_there_first(gate):
 
 
 def test_as_completed_refuses_what_is_no_value():
-    for given in ([3], [engine.op(lambda: (1, 2), outputs=2)()]):
-        with pytest.raises(TypeError, match=f"one of the values is a {type(given[0]).__name__}; Values are expected"):
+    for given, kind in (([3], "an int"), ([engine.op(lambda: (1, 2), outputs=2)()], "a tuple")):
+        with pytest.raises(TypeError, match=f"one of the values is {kind}; Values are expected"):
             engine.as_completed(given)
 
 
@@ -120,7 +120,34 @@ def test_map_gives_its_options_to_each_call():
         assert len(found) == 6 and all("io" in event.thread for event in found)
 
 
+def test_map_waits_until_its_time_is_over(gate):
+    def work(x):
+        if x:
+            gate()
+        return x
+
+    results = engine.map(work, [0, 1], timeout=PATIENCE)
+    assert next(results) == 0
+    gate.wait_until_entered()
+    late = engine.map(work, [0, 1], timeout=-1)
+    with pytest.raises(TimeoutError, match="map: a result of 'work' was not there -1 s after"):
+        list(late)
+    pairs = engine.map(work, [1], timeout=0, outputs=2)
+    with pytest.raises(TimeoutError, match="map: a result"):
+        next(pairs)
+    gate.open()
+    assert list(results) == [1] and list(engine.map(double, [1], timeout=1e99)) == [2]
+    engine.wait_all()
+
+
 def test_map_refuses_options_that_nothing_would_use_and_ops_without_results():
+    with pytest.raises(TypeError, match="map: 'chunksize' is unknown; engine, ahead, timeout, updates, .*bytes are allowed"):
+        engine.map(len, [], chunksize=3)
+    for wrong, error, text in ((0, engine.UsageError, "ahead is 0; at least 1"), (1.5, TypeError, "ahead is a float; an int is expected")):
+        with pytest.raises(error, match=f"map: {text}"):
+            engine.map(len, [], ahead=wrong)
+    with pytest.raises(engine.UsageError, match="map: timeout is not a number"):
+        engine.map(len, [], timeout=float("nan"))
     with pytest.raises(engine.UsageError, match="leave priority out"):
         engine.map(double, [1], priority=1)
     with pytest.raises(engine.UsageError, match="no outputs"):
@@ -281,7 +308,7 @@ def test_what_a_ufunc_changes_in_place_is_an_update(gate, recorded):
     after = (engine.hybridize(step) if recorded else step)([0, 0])
     gate.open()
     assert before.get().tolist() == [0, 0] and after.get().tolist() == [10, 0]
-    with pytest.raises(TypeError, match="'add.at': it updates 'a', which is a ndarray; a Value is expected"):
+    with pytest.raises(TypeError, match="'add.at': it updates 'a', which is an ndarray; a Value is expected"):
         np.add.at(np.zeros(2), [0], v)
 
 

@@ -158,7 +158,7 @@ def test_calls_that_do_not_match_the_recording_are_refused():
     step(w, np.ones(2))
     with pytest.raises(engine.UsageError, match="2 arguments"):
         step(w)
-    with pytest.raises(engine.UsageError, match="argument 1 of 'step' was a ndarray .* is a list"):
+    with pytest.raises(engine.UsageError, match="argument 1 of 'step' was an ndarray .* is a list"):
         step(w, [1, 1])
     with pytest.raises(engine.UsageError, match="is not the Value that it was"):
         step(engine.value(np.ones(2)), np.ones(2))

@@ -181,7 +181,7 @@ def test_a_call_that_may_be_for_another_recording_takes_the_long_way():
     both = engine.hybridize(lambda x, y: add(x, y))
     assert both(1, 2).get() == both(3, 4).get() - 4 == 3
     assert both(1, None).get() == 1 and both(2, 3).get() == 5
-    with pytest.raises(engine.UsageError, match="was a int when it was recorded, and is a str now"):
+    with pytest.raises(engine.UsageError, match="was an int when it was recorded, and is a str now"):
         both("a", 2)
     with pytest.raises(engine.UsageError, match="recorded with 2 arguments"):
         both(1)

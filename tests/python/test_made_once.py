@@ -220,7 +220,7 @@ def accumulated(x):
 def test_a_raw_argument_that_an_op_changes_is_refused_as_it_is_eagerly(recorded, fn, op):
     given = np.zeros(1)
     at = fn.__code__.co_firstlineno + 1
-    with pytest.raises(engine.UsageError, match=rf"argument 0 of '{fn.__name__}' is a ndarray and no Value, and op '.*{op}' at {__file__}:{at} changes"):
+    with pytest.raises(engine.UsageError, match=rf"argument 0 of '{fn.__name__}' is an ndarray and no Value, and op '.*{op}' at {__file__}:{at} changes"):
         recorded(fn, given)
     assert given.tolist() == [0]
 
@@ -234,7 +234,7 @@ def test_arguments_that_are_values_are_changed_in_their_order():
     with pytest.raises(engine.UsageError, match="argument 0 of '<lambda>' is not the Value .*give one Value") as refused:
         call(engine.value(np.zeros(1)), np.ones(1))
     assert "data instead" not in str(refused.value)
-    with pytest.raises(engine.UsageError, match="argument 0 of '<lambda>' is a ndarray and no Value"):
+    with pytest.raises(engine.UsageError, match="argument 0 of '<lambda>' is an ndarray and no Value"):
         call(np.zeros(1), np.ones(1))
     with pytest.raises(engine.UsageError, match="argument 'w' of"):
         engine.hybridize(lambda *, w: add_to(w, 1))(w=np.zeros(1))
@@ -250,7 +250,7 @@ def test_a_function_that_goes_on_behind_the_refusal_is_refused():
             pass
         return doubled(x)
 
-    with pytest.raises(engine.UsageError, match="is a ndarray and no Value"):
+    with pytest.raises(engine.UsageError, match="is an ndarray and no Value"):
         engine.hybridize(step)(np.zeros(1))
 
 

@@ -348,8 +348,13 @@ def test_under_every_policy(policy):
 
 def test_what_cannot_be_honoured_is_refused():
     step = Model().step
-    with pytest.raises(TypeError, match="'capacty' is unknown"):
-        engine.data.smart_stage(step, iter(ROWS), capacty=3)
+    for unknown in ("capacty", "ordered", "targets"):
+        with pytest.raises(TypeError, match=f"smart_stage: '{unknown}' is unknown; capacity, num_threads, .*guard_steps, engine are allowed"):
+            engine.data.smart_stage(step, iter(ROWS), **{unknown: 3})
+    for wrong in ({"profile_steps": 1.5}, {"capacity": 0}, {"timeout": "1"}, {"on_timeout": "wait"}, {"ignored_exception_types": 3},
+                  {"closed_exception_types": 3}, {"stage_subgraph_thread_pool_id": -1}):  # fmt: skip
+        with pytest.raises((TypeError, engine.UsageError), match=f"^smart_stage: {min(wrong)} "):
+            engine.data.smart_stage(step, iter(ROWS), **wrong)
     with pytest.raises(engine.UsageError, match="capacity is 0"):
         engine.data.smart_stage(step, iter(ROWS), capacity=0)
     with pytest.raises(TypeError, match="a list is no function"):
@@ -358,6 +363,23 @@ def test_what_cannot_be_honoured_is_refused():
         engine.data.smart_stage(step, iter(ROWS), engine.data.SmartStageOptions(graph=parse))
     with pytest.raises(engine.UsageError, match="max_levels is 0"):
         engine.data.smart_stage(step, iter(ROWS), max_levels=0).step()
+
+
+def test_what_a_source_gives_is_not_given_again():
+    total = engine.op(lambda x, rate: x + rate)
+    for source, others in (({"x": iter([1, 2])}, {"rate": 2}), (iter([(1, 2)]), {})):
+        steps = engine.data.smart_stage(lambda x, rate: total(x, rate), source, name="given", **AT_ONCE)
+        with pytest.raises(engine.UsageError, match="smart stage 'given': a step is given 'x', which comes from a source; do not give it"):
+            steps.step(x=3, **others)
+        assert steps.step(**others).get() == 3
+        steps.cancel()
+
+
+def test_explain_takes_a_smart_stage():
+    steps = engine.data.smart_stage(Model().step, iter(ROWS), **AT_ONCE)
+    next(steps).get()
+    assert engine.explain(steps) == steps.explain() and "staged parse" in engine.explain(steps)
+    steps.cancel()
 
 
 def test_collectives_stay():
@@ -391,7 +413,7 @@ def test_containers_of_values_are_items_and_arguments_of_steps():
     for other in ([engine.value(10), params[1]], [*params, params[0]], [10, 20]):
         with pytest.raises(engine.UsageError, match=r"params"):
             steps.step(params=other, rate=1)
-    with pytest.raises(engine.UsageError, match="'rate' was a int when the step was recorded, and is a Value now"):
+    with pytest.raises(engine.UsageError, match="'rate' was an int when the step was recorded, and is a Value now"):
         steps.step(params=params, rate=params[0])
     assert steps.step(params=params, rate=2).get() == 35
     steps.cancel()

@@ -45,9 +45,9 @@ def test_feeds_are_evaluated_once_an_item_and_shared():
 @pytest.mark.parametrize(
     "features, feed, message",
     [
-        (3, {}, "features is a int"),
+        (3, {}, "features is an int"),
         ("train.csv", {}, "features is a str"),
-        ([1, 2], {}, r"features\[0\] is a int"),
+        ([1, 2], {}, r"features\[0\] is an int"),
         ([engine.value(1)], {}, r"features\[0\] is a Value; an iterator"),
         ({"a": None}, {}, "no source"),
         (lambda x: x, {}, "parameter 'x' of .* is not in feed_dict; add it there"),

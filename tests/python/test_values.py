@@ -193,7 +193,7 @@ def test_updates_must_be_parameters():
 
 
 def test_what_is_updated_must_be_a_value():
-    with pytest.raises(TypeError, match="op 'sgd': it updates 'w', which is a ndarray; a Value is expected"):
+    with pytest.raises(TypeError, match="op 'sgd': it updates 'w', which is an ndarray; a Value is expected"):
         sgd(np.ones(3), 1, 1)
 
 

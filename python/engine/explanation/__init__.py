@@ -6,8 +6,9 @@ import os
 from typing import Any, overload
 
 from .. import _core
-from ..errors import UsageError
+from ..errors import UsageError, an
 from ..graphs import Hybrid
+from ..smart import SmartStage
 from .model import TraceData, TraceEvent, TraceWait
 from .pictures import plan_html
 from .plans import Explanation
@@ -21,14 +22,16 @@ __all__ = ["Explanation", "TraceData", "TraceEvent", "TraceExplanation", "TraceW
 @overload
 def explain(what: Hybrid | _core.Plan) -> Explanation: ...
 @overload
+def explain(what: SmartStage) -> str: ...
+@overload
 def explain(what: Any) -> Any: ...
 def explain(what: Any) -> Any:
-    """Explains a hybridized function or a plan, or a trace: what ``engine.trace()`` has recorded, or the file it wrote.
+    """Explains a hybridized function, a plan or a smart stage, or a trace: what ``engine.trace()`` has recorded, or the file it wrote.
 
     Of a plan, after ``step.profile(...)`` or under the policy cost_model, also says what each node costs and what
     follows: ranks, slack, batches, the critical path, and how close a step comes to the bound. Of a trace: work, span,
     critical path, parallelism, and idle time by cause. ``print`` the result; ``result.write("page.html")`` makes one
-    page with a timeline, which needs no other file and no network.
+    page with a timeline, which needs no other file and no network. Of a smart stage: the text that its ``explain()`` returns.
     UsageError, which says what is wrong, for a file that is no trace of this engine, for a trace without ops, and for a
     function that was never recorded.
     """
@@ -37,6 +40,8 @@ def explain(what: Any) -> Any:
         if (last := what._last) is None:
             raise UsageError(f"explain: {what!r} was not recorded yet; call it, or .record(...) it")
         return Explanation(last.plan, last.profile, last.unwatched)
+    if isinstance(what, SmartStage):
+        return what.explain()
     if isinstance(what, _core.Plan):
         return Explanation(what)
     if isinstance(what, (str, os.PathLike)):
@@ -46,5 +51,5 @@ def explain(what: Any) -> Any:
     if isinstance(what, TraceData):
         return TraceExplanation(what)
     raise TypeError(
-        f"explain: a {type(what).__name__} is no hybridized function, no plan, no trace and no path of one"
+        f"explain: {an(type(what))} is no hybridized function, no plan, no smart stage, no trace and no path of one"
     )
