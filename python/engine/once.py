@@ -43,7 +43,7 @@ class MadeOnce:
 
     def overwrite(self, value: Value[Any], data: Any) -> None:
         line = where()
-        name = repr(value.var.name or "a Value")
+        name = repr(value.var.name) if value.var.name else "a Value"
         _refuse_recorded(f"overwrite of {name}", line, data)
         self._given.append((f"overwrite of {name} at {line}", memory_of(data)))
 

@@ -20,7 +20,7 @@ class Trace(_core.TraceBlock):
     """``with engine.trace("step.json") as t:`` records every op that ends inside the block.
 
     Afterwards ``t.events`` is the list of ops (TraceEvent), ``t.waits`` says when threads waited, and for what
-    (TraceWait), and ``engine.explain(t)`` says what follows. The file, if one is named, opens in Perfetto and
+    (TraceWait), and ``engine.explain(t)`` says what follows. ``engine``: whose ops (those of the default one). The file, if one is named, opens in Perfetto and
     chrome://tracing. The block does not wait for ops: end it with wait_all() to see all of them.
     UsageError if a trace of this engine is already running; what ``open`` raises, before anything is recorded, if the file
     cannot be written. Waits of all threads of the process are recorded.
