@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from typing import Any, Iterable
 
-from . import _core
 from .containers import found_in
 from .extents import Extent, extents, fixed, identity, memory_of, overlap
 from .traced import EAGERLY, Traced, Unreadable, where
 from .values import Value
 
 
-def _refuse_recorded(what: str, line: str, data: Any) -> None:
+def _refuse_recorded(what: str, data: Any) -> None:
     """Unreadable for data with a recorded value inside."""
     if any(isinstance(each, Traced) for each in found_in(data)):
-        raise Unreadable(f"{what} at {line} is given a recorded value, which has no data while the function is recorded: use the value "
+        raise Unreadable(f"{what} is given a recorded value, which has no data while the function is recorded: use the value "
                          f"itself, let an op make the data, or use {EAGERLY}")  # fmt: skip
 
 
@@ -35,17 +34,21 @@ class MadeOnce:
     def value(self, data: Any, name: str | None) -> str:
         """The name of the Var of a Value that the function makes of ``data``."""
         line = where()
-        _refuse_recorded("engine.value", line, data)
+        _refuse_recorded(f"engine.value at {line}", data)
         return name or f"value made at {line}"
 
     def note(self, value: Value[Any]) -> None:
         self._values[id(value)] = value, where()
 
-    def overwrite(self, value: Value[Any], data: Any) -> None:
-        line = where()
-        name = repr(value.var.name) if value.var.name else "a Value"
-        _refuse_recorded(f"overwrite of {name}", line, data)
-        self._given.append((f"overwrite of {name} at {line}", memory_of(data)))
+    def overwrites(self, value: Value[Any], data: Any) -> str:
+        """What the call of ``overwrite`` is called in errors."""
+        called = f"overwrite of {repr(value.var.name) if value.var.name else 'a Value'} at {where()}"
+        _refuse_recorded(called, data)
+        return called
+
+    def given(self, called: str, data: Any) -> None:
+        """An eager call of this ``overwrite`` would not copy the data."""
+        self._given.append((called, memory_of(data)))
 
     def changed(self, value: Value[Any], by: str) -> None:
         """An op changes it, or it is returned."""
@@ -90,12 +93,4 @@ class MadeOnce:
         return first
 
 
-def recorded_here() -> MadeOnce | None:
-    """What the function that this thread is recording has made; None: it records none."""
-    if not _core.is_recording():
-        return None
-    recorder = _core.recorder()
-    return None if recorder is None else recorder.made
-
-
-__all__ = ["MadeOnce", "recorded_here"]
+__all__ = ["MadeOnce"]

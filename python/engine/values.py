@@ -112,16 +112,15 @@ class Value(_core.ValueBase, Generic[T]):
         another Value are copied, behind the ops called so far that change that; so are those of a recorded function, in each call.
         """
         from . import alias as aliases
-        from .once import recorded_here
 
         if isinstance(data, Value):
             raise TypeError("overwrite: data is a Value; give data, or call an op")
-        engine = self.var.engine
-        made = recorded_here()
-        if made is not None:
-            made.overwrite(self, data)
+        engine, made = self.var.engine, _made_once()
+        called = "" if made is None else made.overwrites(self, data)
         # Ops that were recorded with this Value name its Var and no other that it might get, so it must not share memory now.
         others = [v for v in aliases.found(aliases.memory_of(data), engine) if all(var != self.var for var in vars_of(v))]
+        if made is not None and not others:
+            made.given(called, data)
         # So that whoever brings this memory meanwhile finds the Var. Each run of a recorded function installs a copy.
         coming: Value[T] | None = None if others or made is not None else Value(data, self.var)
 
@@ -204,6 +203,11 @@ class Value(_core.ValueBase, Generic[T]):
         return text if len(text) <= 60 else f"{type(data).__name__}, {text[:50]}..."
 
 
+def _made_once() -> Any:
+    """What the function that this thread is recording has made (once.py); None: it records none."""
+    return _core.recorder().made if _core.is_recording() else None
+
+
 def vars_of(value: Value[Any]) -> Iterator[_core.Var]:
     """The Vars that an op on the Value names: its own, and those of its roots, whose memory it shares."""
     yield value.var
@@ -224,13 +228,12 @@ def value(data: T, name: str | None = None, engine: _core.Engine | None = None, 
     read a Value that it makes; UsageError if it changes or returns one.
     """
     from . import alias as aliases
-    from .once import recorded_here
 
     if isinstance(data, Value):
         raise TypeError("value: data is a Value already; use it as it is")
     if alias not in ("order", "copy"):
         raise UsageError(f"value: alias is {alias!r}; 'order' or 'copy' is expected")
-    recorded = recorded_here()
+    recorded = _made_once()
     if recorded is not None:
         name = recorded.value(data, name)
     where = aliases.memory_of(data)

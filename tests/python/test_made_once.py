@@ -204,6 +204,9 @@ def test_data_that_the_function_finds_again_is_refused(recorded, data):
     at = step.__code__.co_firstlineno + 1
     with pytest.raises(engine.UsageError, match=rf"overwrite of 'w' at {__file__}:{at} is given data that 'step' finds by a name, too"):
         recorded(step, 1)
+    owner = engine.value(initial)  # whose data an eager call copies, too
+    expected = recorded(step, 1, 2)
+    assert expected == [[2], [4]] and w.get() is not None and owner.get() is initial
     number = engine.hybridize(lambda x: (w.overwrite(3.0), total(w, x))[1])
     assert [number(x).get() for x in (1, 2)] == [4, 5]
 
