@@ -58,4 +58,3 @@ class Known(NamedTuple):
     states: tuple[Value[Any] | None, ...]  # by argument
     values: tuple[bool, ...]  # whether the argument may be a Value
     links: tuple[Link, ...]  # of the recording; none if nothing is checked
-    overwritten: tuple[int, ...] = ()  # arguments that must share no memory with others: none

@@ -176,7 +176,7 @@ class SmartStage(_core.SmartStage):
         closed = exception_types("closed_exception_types", given.pop("closed_exception_types"), "smart_stage")
         for option, least in ("max_levels", 1), ("profile_steps", 0), ("guard_steps", 0):
             check_int(option, own[option], least, 2**31 - 1, "smart_stage")
-        own["input_state"] = [getattr(state, "var", state) for state in options.input_state]
+        own["input_state"] = options.input_state
         fn = step._fn if isinstance(step, Hybrid) else step
         self._reader, self._asked = _Reader(source, fn), None
         eng = options.engine or _core.default()

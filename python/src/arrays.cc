@@ -156,7 +156,7 @@ StatePtr Alive(const PyDeviceArray& self) {
 HostArray HostOf(nb::handle given, const char* what) {
   std::optional<HostArray> host = Translated([&] { return ArrayOf(given.ptr()); });
   if (!host)
-    RaiseTypeError(std::string(what) + " is a " + Py_TYPE(given.ptr())->tp_name +
+    RaiseTypeError(std::string(what) + " is " + ATypeOf(given.ptr()) +
                    "; a NumPy array, or another buffer of numbers with a dimension, is expected");
   return std::move(*host);
 }

@@ -103,8 +103,8 @@ void Done::Succeed() {
 
 void Done::Fail(nb::handle exception) {
   if (!PyExceptionInstance_Check(exception.ptr())) {
-    RaiseTypeError(std::string("done.fail of op '") + name_.c_str() + "': exception is a " +
-                   Py_TYPE(exception.ptr())->tp_name + "; an exception object is expected");
+    RaiseTypeError(std::string("done.fail of op '") + name_.c_str() + "': exception is " + ATypeOf(exception.ptr()) +
+                   "; an exception object is expected");
   }
   CallOnce();
   completion_.Fail(std::make_exception_ptr(PyFailure(exception.ptr())));

@@ -104,7 +104,7 @@ Buffer ReadBuffer(const GivenBuffer& from, const StatePtr& state, const std::str
       RaiseError("UsageError", what + " is memory of CUDA; the communicator is on a device of kind '" + kind + "'");
     buffer.owner = std::make_shared<const PyRef>(PyRef::Borrow(data.ptr()));
   } else {
-    RaiseTypeError(what + " is a " + Py_TYPE(data.ptr())->tp_name +
+    RaiseTypeError(what + " is " + ATypeOf(data.ptr()) +
                    "; an engine.DeviceArray, what has __cuda_array_interface__, or a Value of one is expected");
   }
   buffer.address = raw.address;

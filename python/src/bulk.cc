@@ -14,7 +14,7 @@ namespace {
 // Keeps the GIL: the ops that a bulk releases are queued, and no body ever runs inside the call.
 int SetBulkSize(const PyEngine& self, nb::handle size) {
   if (!PyLong_Check(size.ptr()) || PyBool_Check(size.ptr()))
-    RaiseTypeError(std::string("set_bulk_size: size is a ") + Py_TYPE(size.ptr())->tp_name + "; an int is expected");
+    RaiseTypeError(std::string("set_bulk_size: size is ") + ATypeOf(size.ptr()) + "; an int is expected");
   int overflow = 0;
   const long value = PyLong_AsLongAndOverflow(size.ptr(), &overflow);
   if (overflow || value < 0 || value > engine::kMaxBulkSize)
@@ -56,8 +56,7 @@ void BindBulk(nb::module_& m, nb::class_<PyEngine>& cls) {
           "__init__",
           [](BulkBlock* self, nb::handle engine, nb::handle size) {
             if (!nb::isinstance<PyEngine>(engine))
-              RaiseTypeError(std::string("bulk: engine is a ") + Py_TYPE(engine.ptr())->tp_name +
-                             "; an Engine is expected");
+              RaiseTypeError(std::string("bulk: engine is ") + ATypeOf(engine.ptr()) + "; an Engine is expected");
             new (self) BulkBlock{nb::borrow(engine), nb::borrow(size)};
           },
           nb::arg("engine").none(), nb::arg("size").none(),

@@ -30,7 +30,7 @@ nb::object ScopeFor(nb::handle given, const Where& at) {
     return scopes.size() ? nb::object(scopes[scopes.size() - 1]) : nb::object();
   }
   if (!nb::isinstance<engine::CancelScope>(given)) {
-    RaiseTypeError(at.Text() + "cancel is a " + Py_TYPE(given.ptr())->tp_name + "; a CancelScope is expected");
+    RaiseTypeError(at.Text() + "cancel is " + ATypeOf(given.ptr()) + "; a CancelScope is expected");
   }
   return nb::borrow(given);
 }

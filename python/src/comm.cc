@@ -125,14 +125,14 @@ void Push(PyCommunicator& self, nb::handle calls, nb::handle reads, nb::handle u
   if (!list.is_valid()) {
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
     PyErr_Clear();
-    RaiseTypeError(at.Text() + "calls is a " + Py_TYPE(calls.ptr())->tp_name +
+    RaiseTypeError(at.Text() + "calls is " + ATypeOf(calls.ptr()) +
                    "; an engine.comm.Collective or a list of them is expected");
   }
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.ptr()); ++i) {
     const nb::handle call = PySequence_Fast_GET_ITEM(list.ptr(), i);
     const std::string index = at.Text() + "calls[" + std::to_string(i) + "]";
     if (!nb::isinstance(call, one))
-      RaiseTypeError(index + " is a " + Py_TYPE(call.ptr())->tp_name + "; an engine.comm.Collective is expected");
+      RaiseTypeError(index + " is " + ATypeOf(call.ptr()) + "; an engine.comm.Collective is expected");
     push.Add(call, index);
   }
   const int always = PyObject_IsTrue(run_always.ptr());

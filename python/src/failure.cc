@@ -168,6 +168,11 @@ void RaiseError(const char* name, const std::string& text) {
   throw nb::python_error();
 }
 
+std::string ATypeOf(PyObject* object) {
+  const std::string name = Py_TYPE(object)->tp_name;
+  return (std::string_view("aeiouAEIOU").find(name[0]) == std::string_view::npos ? "a " : "an ") + name;
+}
+
 void RaiseTypeError(const std::string& text) {
   PyErr_SetString(PyExc_TypeError, text.c_str());
   throw nb::python_error();

@@ -44,5 +44,7 @@ PyObject* ToPython(const std::exception_ptr& thrown);
 // Throws nb::python_error with a new exception: of the class `name` of engine.errors, or a TypeError. GIL held.
 [[noreturn]] void RaiseError(const char* name, const std::string& text);
 [[noreturn]] void RaiseTypeError(const std::string& text);
+// What an object is, for messages: "a list", "an int". GIL held.
+std::string ATypeOf(PyObject* object);
 
 }  // namespace engine_python

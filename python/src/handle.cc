@@ -78,7 +78,7 @@ void SetDefaultState(StatePtr state) { Default() = std::move(state); }
 StatePtr StateOf(nb::handle engine, const char* what) {
   if (engine.is_none()) return DefaultState();
   if (nb::isinstance<PyEngine>(engine)) return nb::inst_ptr<PyEngine>(engine)->state;
-  RaiseTypeError(std::string(what) + ": engine is a " + Py_TYPE(engine.ptr())->tp_name + "; an Engine is expected");
+  RaiseTypeError(std::string(what) + ": engine is " + ATypeOf(engine.ptr()) + "; an Engine is expected");
 }
 
 std::vector<StatePtr> LiveStates() {
@@ -106,7 +106,7 @@ nb::object FindVar(nb::handle object) {
 }
 
 void RaiseNoVar(nb::handle object, const std::string& what) {
-  RaiseTypeError(what + " is a " + Py_TYPE(object.ptr())->tp_name + "; a Var or a Value is expected");
+  RaiseTypeError(what + " is " + ATypeOf(object.ptr()) + "; a Var or a Value is expected");
 }
 
 void RaiseNoEngine(const std::string& what) {

@@ -23,7 +23,7 @@ namespace {
 template <class Int>
 Int IntOf(nb::handle given, const std::string& what, Int least, Int most = std::numeric_limits<Int>::max()) {
   if (!PyLong_Check(given.ptr()) || PyBool_Check(given.ptr())) {
-    RaiseTypeError(what + " is a " + Py_TYPE(given.ptr())->tp_name + "; an int is expected");
+    RaiseTypeError(what + " is " + ATypeOf(given.ptr()) + "; an int is expected");
   }
   const long long value = PyLong_AsLongLong(given.ptr());
   const bool overflow = value == -1 && PyErr_Occurred();
@@ -42,7 +42,7 @@ Duration SecondsOf(nb::handle given, const std::string& what) {
   if (seconds == -1.0 && PyErr_Occurred()) {
     if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
     PyErr_Clear();
-    RaiseTypeError(what + " is a " + Py_TYPE(given.ptr())->tp_name + "; seconds are expected");
+    RaiseTypeError(what + " is " + ATypeOf(given.ptr()) + "; seconds are expected");
   }
   if (!(seconds >= 0 && seconds < 1e9))
     RaiseError("UsageError", what + " is " + nb::str(given).c_str() + "; seconds from 0 to 1e9 are expected");
@@ -55,7 +55,7 @@ std::function<void(Args...)> HookOf(nb::handle given, const std::string& what,
                                     std::type_identity_t<nb::object (*)(Args...)> convert) {
   if (given.is_none()) return {};
   if (!PyCallable_Check(given.ptr())) {
-    RaiseTypeError(what + " is a " + Py_TYPE(given.ptr())->tp_name + "; a callable is expected");
+    RaiseTypeError(what + " is " + ATypeOf(given.ptr()) + "; a callable is expected");
   }
   auto hook = std::make_shared<const PyRef>(PyRef::Borrow(given.ptr()));
   return [hook, convert](Args... args) {

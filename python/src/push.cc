@@ -76,8 +76,7 @@ nb::object Push(const StatePtr& state, const PushArgs& args, Way way) {
   const char* verb = kVerbs[static_cast<int>(way)];
   const engine::Site site = CallerSite();
   if (!PyCallable_Check(args.fn.ptr())) {
-    RaiseTypeError(Where{verb, {}, site}.Text() + "fn is a " + Py_TYPE(args.fn.ptr())->tp_name +
-                   "; a callable is expected");
+    RaiseTypeError(Where{verb, {}, site}.Text() + "fn is " + ATypeOf(args.fn.ptr()) + "; a callable is expected");
   }
   const Where at{verb, OpName(args.name, args.fn, {verb, {}, site}), site};
   const auto reads = VarsOf(args.reads, "reads", at);
@@ -207,8 +206,7 @@ std::vector<engine::Var> VarsOf(nb::handle given, const char* mode, const Where&
   if (!items.is_valid()) {
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
     PyErr_Clear();
-    RaiseTypeError(at.Text() + mode + " is a " + Py_TYPE(given.ptr())->tp_name +
-                   "; Vars, Values or a list of them are expected");
+    RaiseTypeError(at.Text() + mode + " is " + ATypeOf(given.ptr()) + "; Vars, Values or a list of them are expected");
   }
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(items.ptr());
   vars.reserve(size);
@@ -227,7 +225,7 @@ std::vector<engine::Var> VarsOf(nb::handle given, const char* mode, const Where&
 
 int PriorityOf(nb::handle given, const Where& at) {
   if (!PyLong_Check(given.ptr())) {
-    RaiseTypeError(at.Text() + "priority is a " + Py_TYPE(given.ptr())->tp_name + "; an int is expected");
+    RaiseTypeError(at.Text() + "priority is " + ATypeOf(given.ptr()) + "; an int is expected");
   }
   int overflow = 0;
   const long value = PyLong_AsLongAndOverflow(given.ptr(), &overflow);
@@ -242,7 +240,7 @@ int PriorityOf(nb::handle given, const Where& at) {
 engine::GraphKey GraphKeyOf(nb::handle given, engine::Placement place, const Where& at) {
   if (given.is_none()) return {};
   if (!nb::isinstance<engine::GraphKey>(given)) {
-    RaiseTypeError(at.Text() + "graph_key is a " + Py_TYPE(given.ptr())->tp_name + "; an engine.GraphKey is expected");
+    RaiseTypeError(at.Text() + "graph_key is " + ATypeOf(given.ptr()) + "; an engine.GraphKey is expected");
   }
   if (place.kind != engine::Placement::Kind::kGpu && place.kind != engine::Placement::Kind::kCopyIn &&
       place.kind != engine::Placement::Kind::kCopyOut) {
@@ -255,7 +253,7 @@ engine::Placement PlaceOf(const StatePtr& state, nb::handle place, const Where& 
   if (place.is_none()) return engine::Cpu();
   if (nb::isinstance<engine::Placement>(place)) return *nb::inst_ptr<engine::Placement>(place);
   if (!PyUnicode_Check(place.ptr())) {
-    RaiseTypeError(at.Text() + "place is a " + Py_TYPE(place.ptr())->tp_name +
+    RaiseTypeError(at.Text() + "place is " + ATypeOf(place.ptr()) +
                    "; engine.io(), engine.pool(name), \"io\" or the name of a pool is expected");
   }
   const std::string name = Text(place, "place");
@@ -326,7 +324,7 @@ void BindPush(nb::module_& m, nb::class_<PyEngine>& cls) {
           "Pushes the op once more. UsageError for a priority out of range.");
   BindVerb<Way::kTry>(m, cls, "try_push", "def try_push(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "bool",
                       "def try_push(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "bool",
-                      "As push, but where push would wait for room, it pushes nothing and returns False.");
+                      "As push, but while max_pending ops are pending it pushes nothing and returns False.");
   BindVerb<Way::kHeld>(
       m, cls, "push_held", "def push_held(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "HeldOp",
       "def push_held(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "HeldOp",

@@ -17,7 +17,7 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-enum Field : Py_ssize_t { kPlan, kReturned, kTypes, kStates, kValues, kLinks, kOverwritten, kFields };
+enum Field : Py_ssize_t { kPlan, kReturned, kTypes, kStates, kValues, kLinks, kFields };
 
 // `given`: gets what the run is given in the argument's place; borrowed.
 bool Fits(PyObject* known, Py_ssize_t place, PyObject* argument, PyObject** given) {
@@ -30,26 +30,6 @@ bool Fits(PyObject* known, Py_ssize_t place, PyObject* argument, PyObject** give
   if (IsValue(argument)) return PyTuple_GET_ITEM(PyTuple_GET_ITEM(known, kValues), place) == Py_True;
   return reinterpret_cast<PyObject*>(Py_TYPE(argument)) == PyTuple_GET_ITEM(PyTuple_GET_ITEM(known, kTypes), place) &&
          !HoldsValues(argument);
-}
-
-// Whether two arguments may share memory. False for plain arrays that lie apart, and if one is of a kind that has none.
-bool MayShare(PyObject* one, PyObject* other) {
-  Extent of_one, of_other;
-  for (const auto& [data, extent] : {std::pair(one, &of_one), std::pair(other, &of_other)}) {
-    if (!MayHaveMemory(data)) return false;
-    if (!IsNdarray(Py_TYPE(data)) || HoldsObjects(data) || !ExtentOf(data, extent)) return true;
-  }
-  return of_one.low < of_other.high && of_other.low < of_one.high;
-}
-
-// Whether what the function changes in place may be another argument, too. `inputs`: what the run is given.
-bool ChangesAnother(PyObject* overwritten, PyObject* inputs, Py_ssize_t n) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(overwritten); ++i) {
-    const Py_ssize_t changed = PyLong_AsSsize_t(PyTuple_GET_ITEM(overwritten, i));
-    for (Py_ssize_t other = 0; other < n; ++other)
-      if (other != changed && MayShare(PyTuple_GET_ITEM(inputs, other), PyTuple_GET_ITEM(inputs, changed))) return true;
-  }
-  return false;
 }
 
 // Whether what leads to the state that the function uses is what it was. A look-up that fails says no.
@@ -76,7 +56,6 @@ nb::object Replay(nb::tuple known, nb::tuple args, nb::handle owner) {
     if (!Fits(known.ptr(), i, PyTuple_GET_ITEM(args.ptr(), i), &given)) return nb::none();
     PyTuple_SET_ITEM(inputs.ptr(), i, Py_NewRef(given));
   }
-  if (ChangesAnother(PyTuple_GET_ITEM(known.ptr(), kOverwritten), inputs.ptr(), n)) return nb::none();
   if (!owner.is_none()) PyTuple_SET_ITEM(inputs.ptr(), n, Py_NewRef(owner.ptr()));
   if (!Hold(PyTuple_GET_ITEM(known.ptr(), kLinks))) return nb::none();
   const auto& plan = *nb::inst_ptr<PyPlan>(PyTuple_GET_ITEM(known.ptr(), kPlan));

@@ -99,7 +99,7 @@ std::string Where::Text() const {
 
 std::string Text(nb::handle object, const std::string& what) {
   if (!PyUnicode_Check(object.ptr())) {
-    RaiseTypeError(what + " is a " + Py_TYPE(object.ptr())->tp_name + "; a str is expected");
+    RaiseTypeError(what + " is " + ATypeOf(object.ptr()) + "; a str is expected");
   }
   Py_ssize_t size;
   const char* utf8 = PyUnicode_AsUTF8AndSize(object.ptr(), &size);

@@ -92,7 +92,7 @@ std::optional<double> TimeoutOf(nb::handle given) {
   if (seconds == -1.0 && PyErr_Occurred()) {
     if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
     PyErr_Clear();
-    RaiseTypeError(std::string("timeout is a ") + Py_TYPE(given.ptr())->tp_name + "; seconds or None are expected");
+    RaiseTypeError(std::string("timeout is ") + ATypeOf(given.ptr()) + "; seconds or None are expected");
   }
   if (std::isnan(seconds)) RaiseError("UsageError", "timeout is not a number; give seconds, or None");
   return std::max(seconds, 0.0);

@@ -45,8 +45,9 @@ void PushWithoutGil(Push&& push) {
 bool WaitVar(const PyVar& var, std::optional<double> timeout);
 // Raises Unreadable if this thread is recording a function. `why`: what is wrong with that, and what to do instead.
 void RefuseWhileRecording(const char* what, const engine::Site& site,
-                          const char* why = "the data of this moment would be part of every replay; read it in an op, or outside of "
-                                            "the function");
+                          const char* why =
+                              "the data of this moment would be part of every replay; read it in an op, or outside of "
+                              "the function");
 // Whether the writes that were pushed so far have ended; does not wait.
 bool Settled(const PyVar& var);
 // As WaitVar, but returns (in time, what it would raise or None). Raises what is no error of an op.

@@ -359,8 +359,8 @@ class Tensor:
 
 
 REFUSED = {
-    "no collective": (7, TypeError, "calls is a int; an engine.comm.Collective"),
-    "no collectives": ([7], TypeError, r"calls\[0\] is a int"),
+    "no collective": (7, TypeError, "calls is an int; an engine.comm.Collective"),
+    "no collectives": ([7], TypeError, r"calls\[0\] is an int"),
     "none": ([], engine.UsageError, "has no calls"),
     "an unknown kind": (
         Collective("all_or_nothing", None, None),
@@ -491,5 +491,5 @@ def test_arrays_are_made_on_a_device_by_hand(eng):
         engine.DeviceArray(np.zeros(3), 9, eng)
     with pytest.raises(TypeError, match="array is a str; a NumPy array"):
         engine.DeviceArray("three", engine=eng)
-    with pytest.raises(TypeError, match="engine is a int"):
+    with pytest.raises(TypeError, match="engine is an int"):
         engine.DeviceArray(np.zeros(3), 0, 7)

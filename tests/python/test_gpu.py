@@ -88,7 +88,7 @@ def test_graph_keys_that_mean_nothing_are_refused(eng):
         engine.GraphKey(0)
     with pytest.raises(engine.UsageError, match="on a device"):
         eng.push(lambda: None, updates=[a], graph_key=engine.GraphKey(1))
-    with pytest.raises(TypeError, match="graph_key is a int"):
+    with pytest.raises(TypeError, match="graph_key is an int"):
         eng.push(lambda: None, updates=[a], place=engine.gpu(0), graph_key=1)
 
 

@@ -86,10 +86,10 @@ def test_inline_runs_a_push_on_the_calling_thread():
 def test_a_refused_policy_changes_nothing():
     for name, parameters, allowed in [
         ("fast", {}, "'threaded', 'inline', 'naive'"),
-        ("threaded", {"raise_at_push": True}, "it belongs to 'naive'"),
+        ("threaded", {"raise_at_push": True}, r"takes no 'raise_at_push' \(that is for 'naive'\); it takes smart_stage: true or false"),
         ("inline", {"intra_op_threads": 0}, "an integer from 1 to 255 is allowed"),
         ("inline", {"intra_op_threads": "some"}, "intra_op_threads is 'some'; an integer from 1 to 255"),
-        ("naive", {"raise_at_puhs": True}, "it takes raise_at_push: boolean"),
+        ("naive", {"raise_at_puhs": True}, "it takes raise_at_push: true or false, default false"),
     ]:
         with pytest.raises(engine.UsageError, match=allowed):
             engine.set_policy(name, **parameters)
@@ -101,7 +101,10 @@ def test_a_refused_policy_changes_nothing():
 def test_policies_come_with_help_and_parameters():
     for policy in engine.policies().values():
         assert policy["help"] and all(": " in text for text in policy["parameters"].values())
-    assert engine.policies()["inline"]["parameters"]["intra_op_threads"].startswith("int, optional, default='1'")
+    parameters = {name: policy["parameters"] for name, policy in engine.policies().items()}
+    assert parameters["inline"]["intra_op_threads"].startswith("int, optional, default='1'")
+    assert parameters["inline"]["smart_stage"].startswith("true or false, default true: ")
+    assert parameters["naive"]["raise_at_push"].startswith("true or false, default false: ")
 
 
 @pytest.mark.parametrize("policy", ["threaded", "inline", "naive"])

@@ -447,5 +447,5 @@ def test_steps_of_no_data_end_whatever_they_are_given():
 
 @pytest.mark.parametrize("state", [[3], "w", 3])
 def test_what_is_no_var_is_no_input_state(state):
-    with pytest.raises(TypeError, match="smart_stage.*input_state.*a Var or a Value"):
-        engine.data.smart_stage(lambda x: x, [1], input_state=state)
+    with pytest.raises(TypeError, match="smart_stage of .*input_state.*(a Var or a Value|Vars, Values)"):
+        engine.data.smart_stage(lambda x: x, iter([1]), input_state=state)

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import TreeSpec, is_namedtuple_class, tree_flatten, tree_unflatten
 
 from . import adapter
-from .calls import Unsupported
+from .refusals import Unsupported
 
 ALWAYS = (torch.Tensor, nn.Module, Optimizer)  # told apart by which they are; what they hold is looked at elsewhere
 _SHORT = {type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range}

@@ -6,73 +6,22 @@ name: ``_UNSAID``, ``asks_for_grad_mode``."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
+from .lines import line_of
+from .refusals import Unsupported
+
 OWN_NAMESPACES = {"aten", "prims", "prim", "quantized", "mkldnn", "mkl", "onednn", "sparse", "_c10d_functional"}
 SIZES = {"aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset", "aten::sym_is_contiguous"}
 NOTHING = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}  # below autograd they are their input
 RANDOM = ("random numbers", "default")
 OUTSIDE = ("what custom operators touch",)
-
-
-class _Here(threading.local):
-    refused: list[tuple[type, str]] | None = None
-
-
-_here = _Here()
-
-
-class Unsupported(Exception):
-    """The graph cannot become a program; the text says why."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        if _here.refused is not None:
-            _here.refused.append((type(self), why))
-
-
-class NotYet(Unsupported):
-    """This call has to run eagerly, because it makes what a capture needs, such as an optimizer's state of a parameter. The next one
-    can be captured."""
-
-
-class SetBack(NotYet):
-    """The step itself sets whether modules train, and this call found them set otherwise. Behind an eager call they are as a capture needs
-    them."""
-
-
-@contextlib.contextmanager
-def refusals_raised() -> Iterator[None]:
-    """Raises at its end what was Unsupported inside on this thread, also where a step has handled that as an error of its own."""
-    before, _here.refused = _here.refused, []
-    try:
-        yield
-        refused = _here.refused
-    finally:
-        _here.refused = before
-    for kind, why in refused:
-        raise kind(why)
-
-
-def capturing() -> bool:
-    """Whether a step is being captured on this thread."""
-    return _here.refused is not None
-
-
-def refused(why: str) -> None:
-    """Notes for refusals_raised() what is Unsupported, where another exception is on its way."""
-    if _here.refused is not None:
-        _here.refused.append((Unsupported, why))
 
 
 @dataclass
@@ -196,27 +145,6 @@ def _operator(node: Node, op: torch._ops.OpOverload) -> Call:
     returns = schema.returns
     call.from_list = len(returns) == 1 and returns[0].type.kind() == "ListType"
     return call
-
-
-_LINE = re.compile(r'File "([^"]+)", line (\d+), in ([^\n]*)\n\s*([^\n]*)')
-PACKAGES = tuple(str(Path(p).parent) + "/" for p in (torch.__file__, __file__))
-_NO_FILES = ("<eval_with_key>", "<frozen ", "<torch_package", "<__array_function__")  # code that libraries make
-
-
-def is_torch(file: str) -> bool:
-    """Whether a file is of torch or of this package, and not of the program, which may have none (``<stdin>``, ``<string>``)."""
-    return file.startswith(PACKAGES) or file.startswith(_NO_FILES)
-
-
-def line_of(node: Node) -> tuple[str, int, str]:
-    """The program's line that the node comes from: file, number, text. Empty where the capture does not know."""
-    if "engine_line" in node.meta:
-        return node.meta["engine_line"]
-    found = [(f, int(n), text.strip()) for f, n, _, text in _LINE.findall(node.meta.get("stack_trace") or "")]
-    for file, number, text in reversed(found):
-        if not is_torch(file):
-            return file, number, text
-    return found[-1] if found else ("", 0, "")
 
 
 KIND_OF_LIST = {"TensorType": "T", "IntType": "i", "SymIntType": "i", "FloatType": "f", "BoolType": "b", "NumberType": "n"}

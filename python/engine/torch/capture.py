@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
-import linecache
 import logging
 import operator
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from .arguments import LEFT_OUT, Spec, Unseen, flat, returnable
-from .calls import NotYet, SetBack, Unsupported, capturing, is_torch, line_of, refusals_raised, refused, storages
+from .calls import storages
 from .drawing import ordered_draws
 from .failures import look_at_classes, refuse_if_handled
-from .finish import Numbers, Taken, finish
-from .groups import Groups, led
+from .finish import Taken, finish
+from .lines import line_of, line_of_caller
 from .modes import EAGER, IN_ORDER
 from .optimizers import UpdatedTogether, counted
 from .overlaps import Memory, one_thing
+from .refusals import NotYet, SetBack, Unsupported, capturing, refusals_raised, refused
 from .rows import opaque_rows
-from .stand_ins import Found, Made, alike, is_another, refuse_what_has_no_answer
+from .stand_ins import Made, alike, is_another, refuse_what_has_no_answer
 from .state import State
 from .surroundings import same
+from .tracing import Tracing, behind
 
 
 @dataclass
@@ -84,158 +83,6 @@ class Captured:
         return IN_ORDER if memory.met(tensors, self.writes) else ""
 
 
-class _Kept(dict[str, Any]):
-    """What an optimizer keeps of a parameter, while its step is captured."""
-
-    def __missing__(self, name: str) -> Any:
-        raise NotYet(f"an optimizer keeps no '{name}' of a parameter yet")
-
-
-class _Tracing:
-    """What optimizers do while a step is captured."""
-
-    def __init__(self, state: State, tensors: list[torch.Tensor], counts: dict[tuple[int, int], float], made: Made) -> None:
-        self.state, self.tensors, self.made = state, tensors, made
-        self.numbers_of = {id(t): i for i, t in enumerate(tensors)}
-        self.found = Found()
-        self.counts = counts  # by ids of an optimizer and a parameter: how often the one had updated the other before
-        self.done: Counter[tuple[int, int]] = Counter()  # likewise: in this step
-        self.updated: set[int] = set()  # ids of parameters
-        self.marks = Numbers()
-        self.numbers: list[tuple[UpdatedTogether, list[str]]] = []
-        self.rates: list[tuple[Any, int, dict[str, Any]]] = []
-        self.left: list[torch.Tensor] = []  # parameters whose gradients the step leaves in .grad
-        self.cleared: list[torch.Tensor] = []  # and those of which it leaves none, or only one that it has updated with
-        self.groups = 0
-
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.tensors[self.state.number[id(tensor)]]
-
-    def real(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor of the state that another stands for, or itself."""
-        number = self.numbers_of.get(id(tensor))
-        if number is not None:
-            return self.state.tensors[number]
-        return next((t for t, fake in zip(self.found.tensors, self.found.fakes) if fake is tensor), tensor)
-
-    def gradients_left(self, before: list[Any], without: set[int]) -> list[torch.Tensor]:
-        """The gradients that the step leaves of parameters which it does not update, as where their optimizer steps elsewhere. Unsupported
-        where the next step would add to one, as a plan would not."""
-        left = []
-        for number, (tensor, gradient) in enumerate(zip(self.tensors, before)):
-            if tensor.grad is gradient and gradient is not None:
-                continue
-            real = self.state.tensors[number]
-            if tensor.grad is None or id(real) in self.updated and number not in without:
-                self.cleared += [real] if tensor.requires_grad or gradient is not None else []
-                continue
-            if number in without:
-                raise Unsupported("gradients that are added up over several steps: it leaves some in .grad, and does not clear them "
-                                  "before it goes backward")  # fmt: skip
-            if tensor.grad.requires_grad or tensor.grad.layout is not torch.strided:
-                raise Unsupported("it leaves a gradient in .grad that is sparse, or has a graph of its own (create_graph=True)")
-            self.left.append(real)
-            left.append(tensor.grad)
-        return left
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        optimizers = self.state.optimizers
-        own = [{n: o.__dict__[n] for n in ("step", "zero_grad") if n in o.__dict__} for o in optimizers]  # of a scheduler
-        every = {id(optimizer): Groups(optimizer) for optimizer in optimizers}
-        steps = {id(optimizer): self.stepper(optimizer, every[id(optimizer)]) for optimizer in optimizers}
-        try:
-            for optimizer in optimizers:
-                optimizer.step = steps[id(optimizer)]  # type: ignore[method-assign]
-                optimizer.zero_grad = self.zeroer(optimizer)  # type: ignore[method-assign]
-            with led(steps):
-                yield
-            for groups in every.values():
-                groups.check_all()
-                self.rates += groups.fixed()
-        finally:
-            for groups in every.values():
-                groups.restore()
-            for optimizer, before in zip(optimizers, own):
-                for name in ("step", "zero_grad"):
-                    optimizer.__dict__.pop(name, None)
-                optimizer.__dict__.update(before)
-
-    def zeroer(self, optimizer: Any) -> Callable[..., None]:
-        def zero_grad(set_to_none: bool = True) -> None:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if set_to_none or self.of(parameter).grad is None:
-                        self.of(parameter).grad = None
-                    else:
-                        gradient = self.of(parameter).grad
-                        gradient.detach_() if gradient.grad_fn is not None else gradient.requires_grad_(False)
-                        gradient.zero_()
-
-        return zero_grad
-
-    def stepper(self, optimizer: Any, groups: Groups) -> Callable[..., None]:
-        rule = self.state.rules[self.state.optimizers.index(optimizer)]
-
-        @torch.no_grad()
-        def step(closure: Any = None) -> None:
-            if closure is not None:
-                raise Unsupported("an optimizer that is given a closure")
-            groups.check()
-            for number, stand_in in enumerate(groups.stand_ins):
-                group = dict(dict.items(stand_in))  # reading it is not the step's
-                updated = [p for p in group["params"] if self.of(p).grad is not None]
-                parts: dict[Any, list[Any]] = {}  # by how often they have been updated, on which numbers of the run depend
-                for p in updated:
-                    both = id(optimizer), id(p)
-                    parts.setdefault((self.counts.get(both), self.done[both]) if rule.counts else (None, 0), []).append(p)
-                for (_, done), part in parts.items():
-                    self.update(UpdatedTogether(optimizer, rule, number, part, done, bool(group.get("momentum"))), group)
-
-        return step
-
-    def update(self, part: UpdatedTogether, group: dict[str, Any]) -> None:
-        optimizer, rule = part.optimizer, part.rule
-        names: dict[str, float] = {}
-
-        def number(name: str) -> float:
-            if name not in names:
-                names[name] = self.marks.mark()
-            return names[name]
-
-        for p in part.updated:
-            self.done[id(optimizer), id(p)] += 1
-            self.updated.add(id(p))
-            with self.grouped():
-                gradient = self.of(p).grad
-                if gradient.is_sparse not in rule.sparse:
-                    kind = "sparse" if gradient.is_sparse else "dense"
-                    raise Unsupported(f"{type(optimizer).__name__} with {kind} gradients")
-                kept = {name: value for name, value in dict.items(optimizer.state.get(p, {})) if value is not None}
-                rule.update(self.of(p), gradient, _Kept(kept), group, number)
-        self.numbers.append((part, list(names)))
-
-    @contextlib.contextmanager
-    def grouped(self) -> Iterator[None]:
-        """The calls made inside become one node of the plan."""
-        mode = get_proxy_mode()
-        assert mode is not None
-        graph = mode.tracer.graph
-        last = graph._root.prev
-        yield
-        self.groups += 1
-        for node in _behind(last, graph):
-            node.meta["engine_group"] = self.groups
-
-
-def _behind(last: Node, graph: Graph) -> Iterator[Node]:
-    """The calls that the graph has got since this one was its last."""
-    node = last.next
-    while node is not graph._root:
-        yield node
-        node = node.next
-
-
 _OTHER_GRADIENTS = {torch.prod, torch.cumprod, torch.Tensor.prod, torch.Tensor.cumprod}
 _OTHER_GRADIENTS_OF_A_VALUE = {torch.masked_fill, torch.Tensor.masked_fill, torch.Tensor.masked_fill_}  # of their third argument
 # torch logs, with tracebacks, what it cannot trace; the step says it in a line of its own.
@@ -248,7 +95,7 @@ class _Calls(TorchFunctionMode):
     module, as by a list of parameters or an optimizer's groups, is replaced by what stands for it. Notes, for each call that
     is captured, the program's line that it comes from."""
 
-    def __init__(self, tracing: _Tracing, outside: CodeType) -> None:
+    def __init__(self, tracing: Tracing, outside: CodeType) -> None:
         """``outside``: the code of what calls the step."""
         super().__init__()
         self.tracing, self.outside = tracing, outside
@@ -284,8 +131,8 @@ class _Calls(TorchFunctionMode):
             raise Unsupported(f"a gradient of a tensor {tuple(foreign[0].shape)} that is no parameter of a module which the step "
                               "reaches; name the modules: compile_step(step, modules=[...])")  # fmt: skip
         if last.next is not graph._root:
-            line, frame = _line(), sys._getframe(1)
-            for node in _behind(last, graph):
+            line, frame = line_of_caller(), sys._getframe(1)
+            for node in behind(last, graph):
                 node.meta.setdefault("engine_line", line)
                 refuse_if_handled(node, frame, self.outside)
         return result
@@ -312,14 +159,6 @@ class _Calls(TorchFunctionMode):
 def has_gradient(arguments: list[torch.Tensor]) -> bool:
     """Whether one that a step may send a gradient to comes with one, to which eager would add."""
     return any(t.requires_grad and t.is_leaf and t.grad is not None for t in arguments)
-
-
-def _line() -> tuple[str, int, str]:
-    frame = sys._getframe(2)
-    while frame.f_back and is_torch(frame.f_code.co_filename):
-        frame = frame.f_back
-    file, number = frame.f_code.co_filename, frame.f_lineno
-    return file, number, linecache.getline(file, number).strip()
 
 
 def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spec) -> Captured:
@@ -370,7 +209,7 @@ def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
         for tensor, gradient in zip(given, before):
             if gradient is not None:
                 tensor.grad = gradient
-        tracing = told["tracing"] = _Tracing(state, given, counts, made)
+        tracing = told["tracing"] = Tracing(state, given, counts, made)
         needed = [t.requires_grad for t in inputs]
         in_args, in_kwargs = spec.closed(filled)
         parts, structure = flat((in_args, in_kwargs))

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .calls import Unsupported
 from .named import installed
+from .refusals import Unsupported
 
 _lock = threading.RLock()  # one capture at a time replaces functions
 _here = threading.local()  # depth: captures at work in this thread
@@ -66,7 +66,7 @@ def _seeded(default_rng: Callable[..., Any], seed: Any = None) -> Any:
 
 
 def _drawn(urandom: Callable[[int], bytes], size: int) -> bytes:
-    if not installed(sys._getframe(2).f_globals.get("__name__", "").partition(".")[0]):
+    if not installed(sys._getframe(2).f_globals.get("__name__")):
         _refused("os.urandom")()
     return urandom(size)
 
@@ -74,7 +74,7 @@ def _drawn(urandom: Callable[[int], bytes], size: int) -> bytes:
 def _read(clock: Callable[[], Any]) -> Any:
     """Libraries may read it: what they do with it is not the step's result."""
     caller = sys._getframe(2)  # behind what stands for the clock
-    if not installed(caller.f_globals.get("__name__", "").partition(".")[0]):
+    if not installed(caller.f_globals.get("__name__")):
         _refused(f"time.{clock.__name__}")()
     return clock()
 

@@ -11,7 +11,7 @@ from torch import nn
 import engine
 
 from . import regions
-from .calls import line_of
+from .lines import line_of
 from .modes import EAGER
 from .program import Program
 from .reach import reached

@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .calls import OWN_NAMESPACES, Unsupported, is_torch
+from .calls import OWN_NAMESPACES
+from .lines import is_torch
+from .refusals import Unsupported
 
 Kinds = tuple[type[BaseException], ...]
 

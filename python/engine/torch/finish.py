@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from .calls import Unsupported
-
+from .refusals import Unsupported
 
 # The first mark, and how far apart they are: odd numbers, which nobody gives an optimizer as a setting, with many floats between two.
 _FIRST, _APART = 3.0e-5, 1.1102230246251565e-13

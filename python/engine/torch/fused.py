@@ -13,8 +13,9 @@ from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx
 from torch.fx import Graph, GraphModule, Node
 
-from .calls import RANDOM, Unsupported
+from .calls import RANDOM
 from .lower import Lowered
+from .refusals import Unsupported
 
 aten = torch.ops.aten
 # Calls with a number that add it times something, by operator: what makes that something, and of which arguments.

@@ -10,8 +10,8 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .calls import Unsupported
 from .optimizers import RATES, Leading
+from .refusals import Unsupported
 from .surroundings import same
 
 

@@ -13,12 +13,12 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
-from .calls import NOTHING, RANDOM, Call, Unsupported, argument, call_of, storages
+from .calls import NOTHING, RANDOM, Call, argument, call_of, storages
 from .failures import raised_by
 from .options import Options
 from .products import kernel_of, product_of
+from .refusals import Unsupported
 from .updates import Update, native_of, updates_of
-
 
 # A stand-in may lie otherwise in memory than the tensor that its operator makes, as behind a batch norm of a tensor that was turned.
 _aten = torch.ops.aten

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import get_default_dtype
 from torch._C import (
     _get_cudnn_sdp_enabled, _get_deterministic_algorithms, _get_flash_sdp_enabled, _get_math_sdp_enabled, _get_mem_efficient_sdp_enabled,
     _get_mkldnn_enabled,
 )  # fmt: skip
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 _TINY, _ONE = 1e-310, 1.0  # their product is 0 on a thread that flushes denormal numbers
 
@@ -18,3 +21,26 @@ def mode() -> tuple[Any, ...]:
     stage asks for it in each call of a step, so those that take long to read, such as the precision of products, are not among them."""
     return (_TINY * _ONE == 0, get_default_dtype(), _get_deterministic_algorithms(), _get_mkldnn_enabled(), _get_flash_sdp_enabled(),
             _get_math_sdp_enabled(), _get_mem_efficient_sdp_enabled(), _get_cudnn_sdp_enabled())  # fmt: skip
+
+
+def precisions() -> tuple[str, str, str]:
+    """With how many bits torch's kernels may multiply float32 numbers on the CPU: in products, convolutions and recurrent layers. Whichever
+    way the program has said it: torch.get_float32_matmul_precision() raises where the backends were told."""
+    asked = torch._C._get_fp32_precision_getter
+    return asked("mkldnn", "matmul"), asked("mkldnn", "conv"), asked("mkldnn", "rnn")
+
+
+def around() -> tuple[Any, ...]:
+    """What a program sets around a call, and a step may ask for or depend on."""
+    kernels = mode()[1:]  # whether a thread flushes denormal numbers is its own affair: workers run a plan, too
+    return (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), *precisions(), *kernels,
+            *(context.device for context in _get_current_function_mode_stack()))  # fmt: skip
+
+
+def intercepted() -> bool:
+    """Whether something around a call sees, or changes, each call of torch that is made inside, as nothing in a run of a plan would
+    let it: a mode other than a default device, hooks of saved tensors, a transform of torch.func, inference mode, a search for errors."""
+    return (torch.is_anomaly_enabled() or torch.is_inference_mode_enabled() or torch._C._len_torch_dispatch_stack() > 0
+            or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+            or torch._C._functorch.peek_interpreter_stack() is not None
+            or torch._C._len_torch_function_stack() > 0 and any(type(m) is not DeviceContext for m in _get_current_function_mode_stack()))  # fmt: skip

@@ -18,7 +18,8 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 from torch.optim._functional import sparse_adam
 from torch.optim.adagrad import _make_sparse
 
-from .calls import Unsupported, is_torch
+from .lines import is_torch
+from .refusals import Unsupported
 
 
 @dataclass(frozen=True)

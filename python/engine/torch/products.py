@@ -16,6 +16,7 @@ import torch
 
 from . import adapter
 from .calls import Call
+from .numerics import precisions
 from .options import Options
 
 FASTER = 0.9  # the share of the time of torch's kernel that another may take at most: below a tenth it is noise
@@ -114,13 +115,6 @@ def product_of(call: Call, options: Options) -> tuple[Any, ...] | None:
 def kernel_of(product: tuple[Any, ...] | None) -> str:
     """Who makes a product of this description, for people."""
     return "" if product is None else "oneDNN's brgemm" if product[-1] else "oneDNN's matmul"
-
-
-def precisions() -> tuple[str, str, str]:
-    """With how many bits torch's kernels may multiply float32 numbers on the CPU: in products, convolutions and recurrent layers. Whichever
-    way the program has said it: torch.get_float32_matmul_precision() raises where the backends were told."""
-    asked = torch._C._get_fp32_precision_getter
-    return asked("mkldnn", "matmul"), asked("mkldnn", "conv"), asked("mkldnn", "rnn")
 
 
 @functools.cache

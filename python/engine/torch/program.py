@@ -16,11 +16,13 @@ import engine
 
 from .. import _core
 from . import adapter
-from .calls import Unsupported, asks_for_grad_mode, line_of
+from .calls import asks_for_grad_mode
+from .lines import line_of
 from .lower import Lowered, let_views_copy, lower
 from .memory import keep_freed_memory
 from .modes import IN_ORDER, IN_TURN, INDUCTOR, WORKERS
 from .options import Options
+from .refusals import Unsupported
 
 if TYPE_CHECKING:
     from .fused import Fused

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 import engine
 
 from . import adapter
-from .calls import Unsupported
+from .refusals import Unsupported
 from .served_lower import Lowering
 
 LEAST_TRACED = 2  # rows of the example that is exported: torch takes sizes of 0 and 1 for constants

@@ -13,7 +13,9 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from . import adapter
-from .calls import NOTHING, Unsupported, argument, call_of, line_of
+from .calls import NOTHING, argument, call_of
+from .lines import line_of
+from .refusals import Unsupported
 from .served_cats import cat
 from .served_folds import Folds, is_constant, mark_constants
 from .served_pointwise import ACTS, MOVE, Group, pointwise, steps_of

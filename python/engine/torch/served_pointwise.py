@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from .calls import Unsupported
+from .refusals import Unsupported
 from .served_views import Affine, View, affines
 
 if TYPE_CHECKING:

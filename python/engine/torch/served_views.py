@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from .calls import Unsupported
+from .refusals import Unsupported
 
 Affine = tuple[int, int]  # (a, c): a * rows + c
 INPUT, CONSTANT, ARENA, OUTPUT, CALL = range(5)  # kinds of storages, as in serve_program.h

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import sys
 import threading
 import types
-from typing import Any, Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 
@@ -22,9 +22,9 @@ from .generators import in_common
 from .item import Item
 from .moving import Mover
 from .named import installed
+from .reach import held_by, reached, walk
 from .reading import LAZY, EndOfLoader, Reading, Slot
 from .staged import plain
-from .reach import reached, used_by
 from .state import FAST
 from .team import Team, set_intra_op_threads
 
@@ -208,24 +208,17 @@ def _alone(step: Callable[[Any], Any]) -> str:
 
 def _modules(step: Callable[[Any], Any]) -> Iterator[torch.nn.Module]:
     """Those that the step reaches, also by way of the program's objects."""
-    left, seen = [step, *reached(step, torch.nn.Module)], set()
-    while left and len(seen) < _MOST_OBJECTS:
-        item = left.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
+
+    def inside(item: Any) -> Iterable[Any]:
+        if isinstance(item, torch.nn.Module):
+            return ()
+        if (held := held_by(item)) or installed(type(item).__module__) and not isinstance(item, types.SimpleNamespace):
+            return held
+        return [*getattr(item, "__dict__", {}).values(), *([type(item).__call__] if callable(item) else [])]
+
+    for item in walk([step, *reached(step, torch.nn.Module)], inside, _MOST_OBJECTS):
         if isinstance(item, torch.nn.Module):
             yield from item.modules()
-        elif isinstance(item, (list, tuple, set)):
-            left += item
-        elif isinstance(item, dict):
-            left += item.values()
-        elif isinstance(item, types.FunctionType):
-            left += used_by(item)
-        elif isinstance(item, (types.MethodType, functools.partial)):
-            left += [item.__self__, item.__func__] if isinstance(item, types.MethodType) else [item.func, *item.args, item.keywords]
-        elif isinstance(item, types.SimpleNamespace) or not installed(type(item).__module__.partition(".")[0]):
-            left += [*getattr(item, "__dict__", {}).values(), *([type(item).__call__] if callable(item) else [])]
 
 
 class _Turns:

@@ -21,7 +21,8 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, trac
 from torch.utils._pytree import tree_leaves
 
 from . import glance
-from .calls import Unsupported, is_torch
+from .lines import is_torch
+from .refusals import Unsupported
 
 # What of a tensor's a stand-in cannot say: by the function that asks for it, what a refusal says.
 _SAID = {Tensor.__repr__: "it makes text of a tensor, as print() and str() do", Tensor.__format__: "it makes text of a tensor, as f\"{loss}\" does"}  # fmt: skip

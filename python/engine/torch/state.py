@@ -9,34 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
 
 from . import adapter, glance
-from .calls import Unsupported
 from .glance import Glance
-from .numerics import mode
 from .optimizers import RATES, hooks_of, rule_of, settings, steps_of
 from .overlaps import Memory
-from .products import precisions
+from .refusals import Unsupported
 from .stand_ins import Attributes
 from .surroundings import Surroundings
-
-
-def around() -> tuple[Any, ...]:
-    """What a program sets around a call, and a step may ask for or depend on."""
-    kernels = mode()[1:]  # whether a thread flushes denormal numbers is its own affair: workers run a plan, too
-    return (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), *precisions(), *kernels,
-            *(context.device for context in _get_current_function_mode_stack()))  # fmt: skip
-
-
-def intercepted() -> bool:
-    """Whether something around a call sees, or changes, each call of torch that is made inside, as nothing in a run of a plan would
-    let it: a mode other than a default device, hooks of saved tensors, a transform of torch.func, inference mode, a search for errors."""
-    return (torch.is_anomaly_enabled() or torch.is_inference_mode_enabled() or torch._C._len_torch_dispatch_stack() > 0
-            or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-            or torch._C._functorch.peek_interpreter_stack() is not None
-            or torch._C._len_torch_function_stack() > 0 and any(type(m) is not DeviceContext for m in _get_current_function_mode_stack()))  # fmt: skip
 
 
 _MOST_NOTES = 8  # of what is looked at: a program that puts equal objects in the place of others may do so before each run

@@ -21,13 +21,16 @@ from torch.optim import Optimizer
 import engine
 
 from .arguments import Spec, flat, kinds_of, signatures, taken_apart
-from .calls import NotYet, SetBack, Unsupported, capturing, is_torch, storages
+from .calls import storages
 from .capture import Captured, capture
-from .modes import EAGER, INDUCTOR, IN_TURN, Choice, ways
+from .lines import is_torch
+from .modes import EAGER, IN_TURN, INDUCTOR, Choice, ways
+from .numerics import around, intercepted
 from .options import Options, options_of
 from .program import Program
 from .reach import reached
-from .state import State, around, intercepted
+from .refusals import NotYet, SetBack, Unsupported, capturing
+from .state import State
 from .surroundings import Wrapper
 
 MOST_CAPTURES = 8  # of different shapes; as torch's recompile limit

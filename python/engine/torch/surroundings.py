@@ -27,11 +27,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from . import glance, library
-from .calls import SetBack, Unsupported
 from .generators import is_generator, set_state, state_of
 from .glance import MISSING
 from .named import MATCHES, SETTERS, asked_by, codes_of, globals_of, imported_by, installed, names_of, standard
 from .parts import Parts, Place, refill
+from .refusals import SetBack, Unsupported
 from .stand_ins import has_stand_in
 
 MOST = 1024  # elements of a list, dict or set that are looked at

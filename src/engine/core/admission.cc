@@ -24,7 +24,8 @@ RoomWatch::~RoomWatch() { t_room_watch = outer_; }
 namespace detail {
 
 void Admission::Refuse(const std::string& what) {
-  throw UsageError("push after shutdown: " + what + ", and the engine takes no more; push before its end, or to another engine");
+  throw UsageError("push after shutdown: " + what +
+                   ", and the engine takes no more; push before its end, or to another engine");
 }
 
 bool Admission::MayPushLate(const EngineCore& core) {
@@ -85,7 +86,8 @@ void Admission::WaitForRoom(ThreadSlot& slot) {
     if (watch && Clock::now() >= look) {
       watch->look_();
       if (announced.InChild()) [[unlikely]]
-        throw ForkedWhilePending("a push that waited for room was looked after by code that forked; what it pushes happens in the parent");
+        throw ForkedWhilePending(
+            "a push that waited for room was looked after by code that forked; what it pushes happens in the parent");
       look = Clock::now() + watch->period_;
     }
     const uint32_t seq = changes_.load(std::memory_order_acquire);

@@ -115,7 +115,8 @@ EngineOptions CheckedOptions(EngineOptions o) {
   for (const PoolOptions& pool : o.pools) {
     if (pool.name.empty()) throw UsageError("EngineOptions::pools has a pool without a name; give it one");
     if (pool.name == "cpu" || pool.name == "io")
-      throw UsageError("EngineOptions::pools has a pool named '" + pool.name + "', as one of the engine's own; give it another name");
+      throw UsageError("EngineOptions::pools has a pool named '" + pool.name +
+                       "', as one of the engine's own; give it another name");
     if (pool.threads < 1 || pool.threads > 4096)
       throw UsageError("pool '" + pool.name + "' has " + std::to_string(pool.threads) + " threads; allowed: 1 to 4096");
     int same = 0;

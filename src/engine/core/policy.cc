@@ -117,9 +117,9 @@ PolicyChoice MakePolicy(std::string_view name, const std::map<std::string, std::
     if (Takes(info, key)) continue;
     std::string others;
     for (const PolicyInfo& p : Policies())
-      if (Takes(p, key)) others += (others.empty() ? "; of the policies, it belongs to '" : ", '") + p.name + "'";
-    throw UsageError("policy '" + info.name + "' has no parameter '" + key + "'; it takes " +
-                     (takes.empty() ? "none" : takes) + others);
+      if (Takes(p, key)) others += (others.empty() ? " (that is for '" : ", '") + p.name + "'";
+    throw UsageError("policy '" + info.name + "' takes no '" + key + "'" + others + (others.empty() ? "" : ")") +
+                     "; it takes " + (takes.empty() ? "none" : takes));
   }
   try {
     const PolicyOptions options = detail::ParsePolicy(info.name, parameters);

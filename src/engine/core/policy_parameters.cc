@@ -122,6 +122,12 @@ std::string WhyRefused(const std::string& name, const std::string& value) {
          " allowed";
 }
 
+// As WhyRefused says it: dmlc's text of a truth value ends with the number that it is by default.
+std::string TypeText(const dmlc::ParamFieldInfo& field) {
+  if (RangeOf(field.name)) return field.type_info_str;
+  return field.type_info_str.back() == '1' ? "true or false, default true" : "true or false, default false";
+}
+
 }  // namespace
 
 std::vector<PolicyInfo> DeclaredPolicies() {
@@ -129,7 +135,7 @@ std::vector<PolicyInfo> DeclaredPolicies() {
   while (const PolicyEntry* entry = Find(static_cast<Policy>(all.size()))) {
     PolicyInfo declared{entry->policy, entry->name, entry->description, {}};
     for (const dmlc::ParamFieldInfo& field : entry->arguments)
-      declared.parameters.push_back({field.name, field.type_info_str, field.description});
+      declared.parameters.push_back({field.name, TypeText(field), field.description});
     all.push_back(declared);
   }
   return all;

@@ -15,9 +15,9 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 import engine.torch
 from engine.torch import adapter, arguments
-from engine.torch.calls import Unsupported
 from engine.torch.glance import ELEMENTS, ITEM, ITEMS, MISSING, SIZE, TYPE, Glance
 from engine.torch.overlaps import Memory, meet
+from engine.torch.refusals import Unsupported
 from engine.torch.state import State
 
 one, other = object(), object()

@@ -181,7 +181,7 @@ def test_an_interrupt_of_a_capture_is_raised(kind):
     @engine.torch.compile_step(options=OPTIONS)
     def step(x):
         out = model(x)
-        if engine.torch.calls.capturing() and interrupted:
+        if engine.torch.refusals.capturing() and interrupted:
             raise kind
         optimizer.zero_grad()
         loss = out.square().mean()
