@@ -68,7 +68,7 @@ class Submitter {
   void PushAsync(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     Submit(desc, detail::RefClosure<true>(std::forward<F>(fn)), site);
   }
-  // As Push and PushAsync, but while max_pending ops are pending they push nothing and return false: where those would wait, and
+  // As Push and PushAsync, but outside of ops, while max_pending ops are pending, they push nothing and return false: where those wait, and
   // also where those would go on because all that is pending waits for the caller.
   template <detail::SyncBody F>
   bool TryPush(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {

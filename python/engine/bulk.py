@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from . import _core
 from .errors import UsageError, an
 
@@ -31,4 +33,4 @@ def bulk(size: int = 15, engine: _core.Engine | None = None) -> _core.BulkBlock:
         raise TypeError(f"bulk: size is {an(type(size))}; an int is expected")
     if not 0 <= size <= _MOST:
         raise UsageError(f"bulk: size is {size}; 0 (no bulk) to {_MOST} are allowed")
-    return _core.BulkBlock(engine or _core.default(), size)
+    return _core.BulkBlock(engine or _core.default(), operator.index(size))

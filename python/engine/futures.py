@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
+import numbers
+import operator
 import os
 import queue
 import threading
@@ -23,7 +25,9 @@ _FOR_EVER = 3e9  # seconds; Python's queues refuse to wait for longer
 
 
 def _deadline(called: str, timeout: float | None) -> float | None:
-    """When ``timeout`` seconds from now are over, by the monotonic clock. UsageError for what is no number."""
+    """When ``timeout`` seconds from now are over, by the monotonic clock. TypeError and UsageError for what is no number."""
+    if timeout is not None and not isinstance(timeout, numbers.Real):
+        raise TypeError(f"{called}: timeout is {an(type(timeout))}; seconds or None are expected")
     if timeout is not None and timeout != timeout:
         raise UsageError(f"{called}: timeout is not a number; give seconds, or None")
     return None if timeout is None or timeout > _FOR_EVER else time.monotonic() + timeout
@@ -90,9 +94,9 @@ def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | 
     The error of a call, or of an iterable, is raised in its place, and ends the iteration. Leaving the loop early cancels what has not begun; errors
     of calls that ran ahead are not raised anywhere, not by ``wait_all`` either.
     """
-    if ahead is not None and type(ahead) is not int:
+    if isinstance(ahead, bool) or ahead is not None and not hasattr(type(ahead), "__index__"):
         raise TypeError(f"map: ahead is {an(type(ahead))}; an int is expected")
-    bound = ahead if ahead is not None else 4 * max(1, (engine or _core.default()).workers)
+    bound = operator.index(ahead) if ahead is not None else 4 * max(1, (engine or _core.default()).workers)
     if bound < 1:
         raise UsageError(f"map: ahead is {bound}; at least 1 is expected")
     if options.keys() - set(OPTIONS):

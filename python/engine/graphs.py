@@ -17,6 +17,7 @@ from .bindings import Search, changed, named_by
 from .containers import mapped, spread
 from .errors import UsageError, an
 from .noted import Noted, rebuilt, results_of
+from .once import MadeFirst
 from .recorder import NeedsState, Recorder
 from .recording import Known, Recording
 from .refusals import unreadable
@@ -116,7 +117,7 @@ class Hybrid(Generic[P, R]):
         self._refuse_eager("record")
         inner, given, named = self._flat(args, kwargs)
         recording = inner._recording(given, named)
-        for refusal in recording.once.values():
+        for refusal, _ in recording.once.values():
             raise Unreadable(refusal)
         self._last = recording
         return self._last.plan
@@ -302,7 +303,7 @@ class Hybrid(Generic[P, R]):
             self._states.update((var, value) for value in made.reached for var in vars_of(value))
             return made
 
-    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: set[int], once: dict[str, str]) -> Recording:
+    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: set[int], once: MadeFirst) -> Recording:
         given = [*args, *(kwargs[name] for name in self._names)]
         state = {i: a for i, a in enumerate(given) if isinstance(a, Value) and i not in results}
         values = [a for a in given if isinstance(a, Value)]
@@ -351,7 +352,8 @@ class Hybrid(Generic[P, R]):
         recorder.made.pushed(node for at, node in enumerate(made.plan.nodes) if at not in recorder.calls)
         reached = (*recorder.states.values(), *recorder.made.values())
         search = Search(self._source, self._name, (v for v in reached if id(v) not in arguments))
-        made.once = recorder.made.refuse(self._name, search.missing, search.seen, once)
+        found = [*search.seen, *(v for v in reached if all(v is not one for one in search.missing))]
+        made.once = recorder.made.refuse(self._name, search.missing, found, once)
         made.bound, made.constants, made.sizes = search.bindings, search.constants, search.sizes
         made.link()
         made.unwatched = [value.var.name or "a Value without a name" for value in search.missing]

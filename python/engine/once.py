@@ -3,7 +3,7 @@
 A replay finds what the replay before it has left in them. So each run gets a copy of the data of ``overwrite``, and a Value that an
 op of the function changes, or that the function returns, is refused: it would go on from call to call. State that the first call
 makes, and later calls find by a name, may stay. Such a recording is for one call: the next one records the function anew, and
-must not make the Value again.
+must not make the Value again, unless the former one is found by a name, as where one line makes state for several keys.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ def _refuse_recorded(what: str, data: Any) -> None:
     if any(isinstance(each, Traced) for each in found_in(data)):
         raise Unreadable(f"{what} is given a recorded value, which has no data while the function is recorded: use the value "
                          f"itself, let an op make the data, or use {EAGERLY}")  # fmt: skip
+
+
+MadeFirst = dict[str, tuple[str, Value[Any]]]  # by line: why there is no other call, and the Value
 
 
 class MadeOnce:
@@ -61,33 +64,37 @@ class MadeOnce:
 
     def pushed(self, nodes: Iterable[tuple[str, str, list[tuple[str, str]]]]) -> None:
         """Notes what pushes change, which name Vars. ``nodes``: those of the plan."""
-        names = {value.var.name: at for at, (value, _) in self._values.items()}
+        names: dict[str, list[int]] = {}
+        for at, (value, _) in self._values.items():
+            names.setdefault(value.var.name, []).append(at)
         for name, line, effects in nodes if names else ():
             for var, mode in effects:
-                if mode != "reads" and var in names:
-                    self._changes.setdefault(names[var], f"op '{name}' at {line} changes it")
+                for at in names.get(var, ()) if mode != "reads" else ():
+                    self._changes.setdefault(at, f"op '{name}' at {line} changes it")
 
     def values(self) -> list[Value[Any]]:
         """The Values that would go on from call to call."""
         return [self._values[at][0] for at in self._changes]
 
-    def refuse(self, called: str, unnamed: list[Value[Any]], seen: Iterable[Any], before: dict[str, str]) -> dict[str, str]:
-        """Refuses what no later call could do again. Returns, by its line, what is made for the first call alone, if that is state.
+    def refuse(self, called: str, unnamed: list[Value[Any]], seen: list[Any], before: MadeFirst) -> MadeFirst:
+        """Refuses what no later call could do again. Returns what is made for the first call alone, if that is state.
 
         ``unnamed``: Values that the function finds by no name, in this call or in later ones. ``seen``: what it finds by name.
         ``before``: what this returned for the call before.
         """
-        first: dict[str, str] = {}
+        found = set(map(id, seen))
+        first: MadeFirst = {}
         for at, how in self._changes.items():
             value, line = self._values[at]
-            first[line] = (f"'{called}' calls engine.value at {line}, which makes one Value for all calls while it is recorded, and {how}: make the "
-                           f"Value outside of the function, let an op make the data, or use {EAGERLY}")  # fmt: skip
-            if line in before or any(value is one for one in unnamed):
-                raise Unreadable(first[line])
+            text = (f"'{called}' calls engine.value at {line}, which makes one Value for all calls while it is recorded, and {how}: make the "
+                    f"Value outside of the function, let an op make the data, or use {EAGERLY}")  # fmt: skip
+            if any(value is one for one in unnamed) or line in before and id(before[line][1]) not in found:
+                raise Unreadable(text)
+            first[line] = text, value
         if any(memory for _, memory in self._given):
-            found = [extent for thing in seen if not fixed(thing) for extent in extents(thing) or [identity(thing)]]
+            known = [extent for thing in seen if not fixed(thing) for extent in extents(thing) or [identity(thing)]]
             for what, memory in self._given:
-                if overlap(memory, found):
+                if overlap(memory, known):
                     raise Unreadable(f"{what} is given data that '{called}' finds by a name, too. Ops that change the Value would change these, "
                                      f"and no call after that would begin with what they are now: give it a copy, or use {EAGERLY}")  # fmt: skip
         return first

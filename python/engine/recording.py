@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from . import _core
 from .bindings import Binding, Link, changed, exchanged, hold, links
 from .noted import Sharing
+from .once import MadeFirst
 from .values import Value
 
 
@@ -29,7 +30,7 @@ class Recording:
     links: tuple[Link, ...]  # what all of these lead over
     unwatched: list[str]  # state that no way is known to, so that nobody notices if there is other state in its place
     reached: list[Value[Any]]  # state that is no argument here; a call that is given it as an argument is recorded anew
-    once: dict[str, str]  # if it holds for one call alone: by line, the state that it makes, and why there is no other call (once.py)
+    once: MadeFirst  # if it holds for one call alone: the state that it makes (once.py)
     profile: _core.Run | None = None  # the last run that was timed
 
     def holds(self) -> bool:

@@ -173,7 +173,7 @@ PyDeviceArray Made(nb::handle given, int device, nb::handle engine) {
   const engine::Site site = CallerSite();
   engine::Var done;
   Translated([&] {
-    WithoutGil([&] {
+    PushWithoutGil([&] {
       (void)state->engine.device(device);  // throws if there is no such device
       done = state->engine.NewVar("DeviceArray");
       const auto run = [copy](engine::RunContext& ctx) {

@@ -92,8 +92,13 @@ struct NodeBodyOfOp {
     References made(node.op->outputs);
     Outputs(*node.op, std::move(result), all, made.all);
     for (size_t i = 0; i < node.op->outputs; ++i) context.Return(i, PyRef::Steal(made.all[i]));
-    for (size_t i = 0; i < node.changed.size(); ++i)
-      context.Return(node.op->outputs + i, PyRef::Borrow(InputOf(context, node.changed[i])));
+    for (size_t i = 0; i < node.changed.size(); ++i) {
+      PyObject* const changed = InputOf(context, node.changed[i]);
+      // The op has run; but what comes behind it and needs this must not.
+      if (changed == Missing())
+        RaiseError("UsageError", "it updates what was never made, because the op before it failed");
+      context.Return(node.op->outputs + i, PyRef::Borrow(changed));
+    }
     if (python.python.had_it() && !PyFunction_Check(node.op->fn.get())) LetOthersRun();
   }
 

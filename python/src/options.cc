@@ -83,7 +83,7 @@ std::vector<int> CpusOf(nb::handle given, const std::string& what) {
   return cpus;
 }
 
-constexpr int kAnyInt = std::numeric_limits<int>::min();  // the engine says how many threads are allowed
+constexpr int kAnyInt = std::numeric_limits<int>::min();
 
 engine::PoolOptions PoolOf(const std::string& name, nb::handle given, const std::string& what) {
   engine::PoolOptions pool{.name = name};

@@ -322,9 +322,10 @@ void BindPush(nb::module_& m, nb::class_<PyEngine>& cls) {
           },
           nb::arg("priority") = nb::none(), nb::sig("def push(self, priority: int | None = None) -> None"),
           "Pushes the op once more. UsageError for a priority out of range.");
-  BindVerb<Way::kTry>(m, cls, "try_push", "def try_push(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "bool",
-                      "def try_push(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "bool",
-                      "As push, but while max_pending ops are pending it pushes nothing and returns False.");
+  BindVerb<Way::kTry>(
+      m, cls, "try_push", "def try_push(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "bool",
+      "def try_push(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "bool",
+      "As push, but outside of ops, while max_pending ops are pending, it pushes nothing and returns False.");
   BindVerb<Way::kHeld>(
       m, cls, "push_held", "def push_held(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "HeldOp",
       "def push_held(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "HeldOp",

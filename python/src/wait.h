@@ -24,7 +24,7 @@ bool WaitsForSignals();
 // Raises what a signal handler raised.
 void CheckSignals();
 // Calls `push` without the GIL. Where it waits for room on the main thread, signals are handled meanwhile; raises what their
-// handlers raised, and then nothing was pushed.
+// handlers raised, and then nothing was pushed. As RaiseInterrupt also says, behind the push, of an op that it has run.
 template <class Push>
 void PushWithoutGil(Push&& push) {
   if (WaitsForSignals()) {

@@ -75,7 +75,7 @@ TEST(ImpossibleConfigsAreRefused) {
   config = defaults, config.policy = "anarchy";
   CheckRefusedConfig(&config, "anarchy");
   config = defaults, config.policy = "threaded:raise_at_push=true";
-  CheckRefusedConfig(&config, "it belongs to 'naive'");
+  CheckRefusedConfig(&config, "that is for 'naive'");
   config = defaults, config.policy = "inline:intra_op_threads=256";
   CheckRefusedConfig(&config, "1 to 255 is allowed");
   config = defaults, config.hard_max_pending = 1;
@@ -181,7 +181,7 @@ TEST(PoliciesAreListedAndSetByName) {
   REFUSED(EngineSetPolicy(engine, NULL), "null");
   REFUSED(EngineSetPolicy(engine, "naive:8"), "write NAME:PARAMETER=VALUE");
   REFUSED(EngineSetPolicy(engine, "naive:smart_stage=1,smart_stage=0"), "twice");
-  REFUSED(EngineSetPolicy(engine, "inline:threads=2"), "no parameter 'threads'");
+  REFUSED(EngineSetPolicy(engine, "inline:threads=2"), "takes no 'threads'");
   OK(EngineGetPolicy(engine, &policy));
   CHECK(strcmp(policy, "naive") == 0);
   OK(EngineDestroy(engine));

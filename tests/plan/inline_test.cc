@@ -170,7 +170,7 @@ TEST_P(InlineTest, WhatAwaitsInsideAnOpFailsWithoutAStandIn) {
     eng.Wait(a);
     EXPECT_EQ(ran, one ? 3 : 1);
     EXPECT_EQ(told.empty(), one);
-    EXPECT_EQ(Has(told, "raise EngineOptions::max_spare_threads"), !one) << told;
+    EXPECT_EQ(Has(told, "raise the option max_spare_threads"), !one) << told;
   }
 }
 

@@ -147,7 +147,7 @@ def test_a_held_op_that_nobody_releases_is_described_as_such():
     v = engine.Var("v")
     held = engine.push_held(lambda: None, writes=[v], name="H")
     engine.push(lambda: None, reads=[v], name="reader")
-    assert re.search(r"'H' \(.*test_engines.py:\d+, which PushHeld holds until its HeldOp is released\)", engine.describe_pending())
+    assert re.search(r"'H' \(.*test_engines.py:\d+, pushed by PushHeld: it waits for its HeldOp's release, or for its Vars\)", engine.describe_pending())
     held.release()
 
 

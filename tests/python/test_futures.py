@@ -1,5 +1,6 @@
 """What users of concurrent.futures expect of Values, and the executor."""
 
+import contextlib
 import asyncio
 import concurrent.futures
 import copy
@@ -372,6 +373,32 @@ def test_a_recorded_op_that_always_runs_gets_missing_too(policy, static_alloc):
         recorded = engine.hybridize(step, static_alloc=static_alloc)
         given = [fn(x).get() for fn in (step, recorded) for x in range(4)]
     assert given == [(0, [False, False]), (None, [True, False]), (2, [False, False]), (3, [False, False])] * 2
+
+
+@pytest.mark.parametrize("static_alloc", [False, True])
+def test_what_was_never_made_is_not_updated_unseen(static_alloc):
+    """The op runs, and what needs its result fails, eagerly and in a run."""
+    seen, used = [], []
+
+    @engine.op(run_always=True, updates="v")
+    def update(v):
+        seen.append(v is engine.MISSING)
+
+    use = engine.op(used.append)
+
+    def step(x):
+        v = bad(x)
+        update(v)
+        return use(v), v
+
+    for fn in (step, engine.hybridize(step, static_alloc=static_alloc)):
+        seen.clear()
+        for result in fn(0):
+            with pytest.raises(Exception):
+                result.get()
+        with contextlib.suppress(KeyError):  # in a run that is an error of its own
+            engine.wait_all(20)
+        assert seen == [True] and not used
 
 
 def test_overwrite_is_ordered_and_clears_errors():

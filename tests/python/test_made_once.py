@@ -158,6 +158,32 @@ def test_state_that_each_call_makes_is_refused_in_the_second():
     assert total(holder.sum, 0).get() == 0  # nothing ran
 
 
+def test_one_line_may_make_state_for_several_keys():
+    """The second call makes the second, because a flag has changed."""
+
+    class Model:
+        def __init__(self):
+            self.states, self.training = {}, False
+
+        def state(self, name):
+            if name not in self.states:
+                self.states[name] = engine.value(np.zeros(1), name=name)
+            return self.states[name]
+
+        def run(self, x):
+            add_to(self.state("sum"), x)
+            if self.training:
+                add_to(self.state("statistics"), x)
+            return total(self.state("sum"), 0)
+
+    eager, model = Model(), Model()
+    step = engine.hybridize(model.run)
+    for x, training in ((1, False), (2, True), (3, True), (4, False), (5, True)):
+        eager.training = model.training = training
+        assert step(x).get() == eager.run(x).get()
+    assert model.states["statistics"].get() == eager.states["statistics"].get() == 10
+
+
 def test_with_a_fallback_it_runs_eagerly():
     with pytest.warns(UserWarning, match="runs eagerly from now on, because 'made' calls engine.value at"):
         call = engine.hybridize(fallback="eager")(made)

@@ -124,7 +124,7 @@ class _Calls(TorchFunctionMode):
             refused(f"it handles an error that a call of torch's raises in the capture, and need not raise in a run: {type(error).__name__}")
             raise
         value = kwargs.get("value", args[2:3]) if func in _OTHER_GRADIENTS_OF_A_VALUE else result if func in _OTHER_GRADIENTS else None
-        if any(isinstance(part, torch.Tensor) and part.requires_grad for part in tree_leaves(value)):
+        if torch.is_grad_enabled() and any(isinstance(part, torch.Tensor) and part.requires_grad for part in tree_leaves(value)):
             raise Unsupported(f"a gradient through {func.__name__}, which torch computes in another way while it is captured")
         self.tracing.made.note(result)
         if foreign and any(isinstance(made, torch.Tensor) and made.requires_grad for made in tree_leaves(result)):
@@ -166,7 +166,7 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
     Runs nothing and changes nothing."""
     made, error = Made(), None
     try:
-        return contextvars.copy_context().run(_captured, step, state, leaves, spec, made)
+        return _captured(step, state, leaves, spec, made)
     except BaseException as raised:  # Ctrl-C, too
         error = raised
         raise
@@ -184,7 +184,7 @@ def _captured(step: Callable[..., Any], state: State, leaves: list[Any], spec: S
     while lent:
         gradients = [torch.empty_like(t) if i in lent else there[i] for i, t in enumerate(state.tensors)]
         try:
-            return _traced(step, state, leaves, spec, gradients, without, made)
+            return _in_a_context(_traced, step, state, leaves, spec, gradients, without, made)
         except Taken as taken:
             used = lent & taken.numbers
         except SetBack:
@@ -192,7 +192,12 @@ def _captured(step: Callable[..., Any], state: State, leaves: list[Any], spec: S
         except Exception:  # as where an optimizer would update what has no gradient
             used = lent
         without, lent = without | used, lent - used if used else set()
-    return _traced(step, state, leaves, spec, there, without, made)
+    return _in_a_context(_traced, step, state, leaves, spec, there, without, made)
+
+
+def _in_a_context(traced: Callable[..., Captured], *args: Any) -> Captured:
+    """In one of its own, so that context variables are afterwards what they were."""
+    return contextvars.copy_context().run(traced, *args)
 
 
 def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spec, gradients: list[Any], without: set[int],

@@ -101,12 +101,16 @@ def _reached(start: Any) -> dict[int, Any]:
     NumPy are told apart by what they draw from."""
     numpy = sys.modules.get("numpy.random")
     everybodys = (torch.default_generator, random._inst, getattr(getattr(numpy, "mtrand", None), "_rand", None))  # type: ignore[attr-defined]
-    found = [item for item in walk([start], _held_by, _MOST_OBJECTS) if is_generator(item)]
+    found = [item for item in walk([start], _looked_into, _MOST_OBJECTS) if is_generator(item)]
     return {id(_source(generator)): generator for generator in found if all(generator is not one for one in everybodys)}
 
 
+def _looked_into(item: Any) -> Iterable[Any]:
+    return (held for held in _held_by(item) if not isinstance(held, (types.ModuleType, torch.Tensor)))
+
+
 def _held_by(item: Any) -> Iterable[Any]:
-    if isinstance(item, (types.ModuleType, torch.Tensor)) or is_generator(item) or isinstance(item, types.FunctionType) and _installed(item):
+    if is_generator(item) or isinstance(item, types.FunctionType) and _installed(item):
         return ()
     if isinstance(item, (list, tuple, set)):
         return itertools.islice(item, _MOST_PARTS)

@@ -60,7 +60,7 @@ def inside(item: Any, notes: Notes) -> list[Any]:
         notes.names.update(part for name in read for part in name.split("."))
     if isinstance(item, contextvars.ContextVar):
         notes.guard(f"the variable {item.name}", lambda: (item.get(MISSING),))
-        notes.place(f"the variable {item.name}", lambda: {None: item.get(MISSING)}, lambda _: None)  # capture() has a context of its own
+        notes.place(f"the variable {item.name}", lambda: {None: item.get(MISSING)}, lambda _: None)  # each trace has a context of its own
         return [item.get(MISSING)]
     if isinstance(item, os._Environ):
         notes.guard("the environment", lambda: (*item._data, *item._data.values()))

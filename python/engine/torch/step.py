@@ -66,7 +66,7 @@ class Ready:
                 raise Unsupported("the step changes its arguments")  # which may share memory with each other next time
             program.fused = Fused(captured.module, program.lowered, inputs, numbers)
         except Exception as error:  # whatever Inductor raises
-            _warn(f"engine.torch: the step '{program.name}' runs without Inductor: {_reason(error)}")
+            _warn(f"engine.torch: the step '{program.name}' runs without Inductor: {_reason(error, '')}")
         return program.fused is not None
 
     def run(self, leaves: list[Any], mode: str, times: Any = None) -> Any:
@@ -200,7 +200,7 @@ class CompiledStep(Wrapper):
         except Exception:
             self.captures -= bool(failed)
             raise
-        if failed:
+        if failed and not self.why_eager:  # a step that calls itself has said so already
             self._eagerly(failed)
         return result
 
@@ -291,13 +291,13 @@ _SAID = {GuardOnDataDependentSymNode: _NUMBER, DataDependentOutputException: _NU
          DynamicOutputShapeException: "it makes a tensor whose size only the data say"}  # fmt: skip
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, by_torch: str = "torch cannot trace it: ") -> str:
     """Why a step that runs eagerly could not be captured, with the program's line if it is torch's own error."""
     text = str(error).strip().split("\n")[0] or type(error).__name__
     if isinstance(error, Unsupported):
         return text
     lines = [f"{t.filename}:{t.lineno}: {t.line}" for t in traceback.extract_tb(error.__traceback__) if not is_torch(t.filename)]
-    said = _SAID.get(type(error), f"torch cannot trace it: {type(error).__name__}: {text}")
+    said = _SAID.get(type(error), f"{by_torch}{type(error).__name__}: {text}")
     return said + (f" (at {lines[-1]})" if lines else "")
 
 

@@ -369,7 +369,7 @@ class Surroundings:
                 if count._version != version:
                     count.data.copy_(value)
             # All of it is put back before any of it is judged, whatever comparisons of the program's do.
-            moved = [(place, values, now) for place, values in before if not _identical(values, now := place.read())]
+            moved = [(place, values, now) for place, values in before if not _identical(values, now := _now(place))]
             for place, values, _ in moved:
                 place.write(values)
         changed: list[str] = []
@@ -377,7 +377,7 @@ class Surroundings:
         for place, *both in moved:
             values, now = (_by_key(held, real) for held in both)
             if differ := [n for n in {**values, **now} if not same(values.get(n, MISSING), _real(now.get(n, MISSING), real))]:
-                where = f"'{differ[0]}' of " if isinstance(differ[0], str) else ""
+                where = f"'{os.fsdecode(differ[0])}' of " if isinstance(differ[0], (str, bytes)) else ""
                 (trained if [*values] == ["training"] else changed).append(f"{where}{place.owner}")
         if found := changed + trained:
             raise (Unsupported if changed else SetBack)(f"it changes {found[0]}, which a run of its plan would not; return such a value, or "
@@ -386,7 +386,16 @@ class Surroundings:
 
 def _by_key(held: dict[Any, Any], real: Callable[[Any], Any]) -> dict[Any, Any]:
     """With keys that no ``==`` of the program's compares, as that of tensors would."""
-    return {key if isinstance(key, SIMPLE) else id(_real(key, real)): value for key, value in held.items()}
+
+    def key(given: Any) -> Any:
+        if isinstance(given, SIMPLE):
+            return given
+        if type(given) is tuple:
+            return tuple(map(key, given))
+        tensor = given() if isinstance(given, weakref.ref) else given
+        return type(given), id(real(tensor) if isinstance(tensor, torch.Tensor) else given)
+
+    return {key(given): value for given, value in held.items()}
 
 
 def _real(value: Any, real: Callable[[Any], Any]) -> Any:
@@ -396,6 +405,13 @@ def _real(value: Any, real: Callable[[Any], Any]) -> Any:
         found = value()
         return weakref.ref(real(found)) if isinstance(found, torch.Tensor) else value
     return type(value)([_real(v, real) for v in value]) if type(value) in (list, tuple) else value
+
+
+def _now(place: Place) -> dict[Any, Any]:
+    try:
+        return place.read()
+    except Exception:  # of the program's own code: then it is put back, and taken for changed
+        return {}
 
 
 def _identical(before: dict[Any, Any], now: dict[Any, Any]) -> bool:

@@ -20,7 +20,9 @@ struct PendingOp {
 
 void Put(std::ostream& out, const PendingOp& op) {
   out << "'" << (*op.name ? op.name : "unnamed") << "' (" << op.site.file << ":" << op.site.line
-      << (op.held && op.state == OpState::kWaiting ? ", which PushHeld holds until its HeldOp is released)" : ")");
+      << (op.held && op.state == OpState::kWaiting
+              ? ", pushed by PushHeld: it waits for its HeldOp's release, or for its Vars)"
+              : ")");
 }
 
 // Copies what the block, which is of class `cls`, says of its op. False: the block had no pending op at the first look or

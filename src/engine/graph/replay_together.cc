@@ -25,8 +25,10 @@ Replay::Taken Replay::Exchange(uint32_t list, bool may_invite) {
   const bool room = run_.team < core_.pool(run_.home).workers().size();  // mutant: team_without_limit
   if (may_invite && room && run_.ready.size() > run_.idle) {
     taken.for_waiter = run_.parked.load(std::memory_order_relaxed) == kNoIndex;
-    // Also where no worker is idle now: one that is soon finds the share, and a task may take long.
-    if (taken.for_waiter || slot_.NothingQueued(run_.home)) {
+    // Also where no worker is idle now: one that is soon finds the share, and a task may take long. Not where the schedule ranks
+    // tasks, because what becomes ready meanwhile may be less urgent.
+    const bool wanted = core_.pool(run_.home).WantsWork() || (!run_.invitation && plan_.options.schedule.rank.empty());
+    if (taken.for_waiter || (wanted && slot_.NothingQueued(run_.home))) {
       taken.spare = run_.ready.TakeLast();
       ++run_.team;
     }

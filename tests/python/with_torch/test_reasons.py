@@ -22,7 +22,7 @@ def condition(model, x):
 
 REASONS = {
     "a condition": (condition, NUMBER + r" \(at .*test_reasons.py:\d+: return loss if torch.isfinite"),
-    "a distribution": (lambda m, x: -torch.distributions.Normal(m(x), 1.0).log_prob(x[:, :4]).mean(), NUMBER),
+    "a distribution": (lambda m, x: -torch.distributions.Normal(m(x), 1.0, validate_args=True).log_prob(x[:, :4]).mean(), NUMBER),
     "equal": (lambda m, x: m(x).mean() * (2 if torch.equal(x, x) else 1), NUMBER),
     "a size": (lambda m, x: F.ctc_loss(m(x)[:, None].log_softmax(-1), torch.ones(1, 2).long(), torch.tensor([6]), torch.tensor([2])),
                "it makes a tensor whose size only the data say"),

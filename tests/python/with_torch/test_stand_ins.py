@@ -202,6 +202,42 @@ def test_a_dict_of_parameters_whose_order_a_capture_changes_is_put_back():
     assert [[*of.values()] for of in ages] == [[0, 6], [0, 6]]
 
 
+@pytest.mark.parametrize("keys", [[("a", 1), ("b", 2)], [("a", ("b",)), ("a", ("c",))], [1, ("a", 1)], [frozenset("a"), frozenset("b")]])
+def test_a_change_of_a_dict_with_other_keys_than_texts_is_seen(keys):
+    def loss(model, x, of):
+        of[keys[0]] += 1
+        return plain(model, x)
+
+    held = []
+    make = training(loss, prepare=lambda model: held.append(dict.fromkeys(keys, 0)) or held[-1])
+    assert "it changes a dict" in with_changes(make).why_eager
+    assert [[*of.values()] for of in held] == [[6, 0], [6, 0]]
+
+
+def test_each_trace_of_a_capture_begins_with_the_context_of_the_call(forced):
+    """A step that clears gradients at its end is traced twice."""
+    forced("in turn")
+
+    def make():
+        model, variable = nn.Linear(8, 4), contextvars.ContextVar("seen", default=0)
+        optimizer = SGD(model.parameters(), lr=0.1)
+
+        def step(x):
+            factor = 1.0
+            if variable.get() == 0:
+                variable.set(1)
+                factor = 2.0
+            loss = plain(model, x) * factor
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss + variable.get()
+
+        return model, step, lambda i: variable.set(0)
+
+    assert "the variable seen" in with_changes(make).why_eager
+
+
 # --- what tells tensors apart
 
 
