@@ -1,8 +1,8 @@
 """What users of concurrent.futures expect of Values, and the executor."""
 
-import contextlib
 import asyncio
 import concurrent.futures
+import contextlib
 import copy
 import gc
 import pickle
