@@ -19,8 +19,9 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-// A node of a run: nonzero fails it. `worker` is -1 on a caller's thread.
-using NodeFunction = int32_t (*)(void* frame, uint64_t number, int32_t worker);
+// A node of a run: nonzero fails it. `context`: for ParallelFor.
+using NodeFunction = int32_t (*)(void* frame, uint64_t number, void* context);
+using PieceFunction = void (*)(void* of, size_t begin, size_t end);
 
 // The one input of such a plan: what the other module keeps of a run.
 struct NativeFrame {
@@ -31,7 +32,7 @@ struct NativeNode {
   NodeFunction function;
   uint64_t number;
   void operator()(engine::NodeContext& context) {
-    if (function(context.In<NativeFrame>(0).address, number, context.worker()) != 0)
+    if (function(context.In<NativeFrame>(0).address, number, &context) != 0)
       throw std::runtime_error("the node failed");
   }
 };
@@ -40,6 +41,7 @@ struct NativeNode {
 struct NativeTable {
   int32_t (*run)(const void* plan, void* frame, const char* policy, void* times);
   void (*know_thread)();
+  void (*parallel_for)(void* context, size_t n, size_t grain, PieceFunction piece, void* of);
 };
 
 // Before a thread's first node: from then on whatever takes the GIL on it, torch's own code too, finds a thread state.
@@ -67,14 +69,20 @@ int32_t Run(const void* plan, void* frame, const char* policy, void* times) {
   }
 }
 
-constexpr NativeTable kTable{&Run, &KnowNodeThread};
+// A node's loop, with as many threads as the node was added with.
+void ParallelFor(void* context, size_t n, size_t grain, PieceFunction piece, void* of) {
+  static_cast<engine::NodeContext*>(context)->ParallelFor(
+      n, grain, [piece, of](size_t begin, size_t end) { piece(of, begin, end); });
+}
+
+constexpr NativeTable kTable{&Run, &KnowNodeThread, &ParallelFor};
 
 uint32_t AddNative(engine::Graph& graph, uintptr_t function, uint64_t number, uint32_t frame, const std::string& name,
-                   const std::string& file, uint32_t line) {
+                   const std::string& file, uint32_t line, int threads) {
   using engine::Name;
   return Translated([&] {
     return graph
-        .Add({.name = Name::Intern(name), .inputs = {engine::ValueId{frame}}},
+        .Add({.name = Name::Intern(name), .inputs = {engine::ValueId{frame}}, .threads = threads},
              NativeNode{reinterpret_cast<NodeFunction>(function), number}, engine::Site::At(Name::Intern(file), line))
         .index;
   });
@@ -84,9 +92,10 @@ uint32_t AddNative(engine::Graph& graph, uintptr_t function, uint64_t number, ui
 
 void BindNative(nb::module_& m) {
   m.def("add_native", &AddNative, nb::arg("graph"), nb::arg("function"), nb::arg("number"), nb::arg("frame"),
-        nb::arg("name"), nb::arg("file"), nb::arg("line"),
+        nb::arg("name"), nb::arg("file"), nb::arg("line"), nb::arg("threads") = 0,
         "Adds a node: a C function at an address, called with the frame that a run is given as the value `frame`.\n"
-        "`file` and `line`: where errors say that it was recorded. Returns the node's number.");
+        "`file` and `line`: where errors say that it was recorded. `threads`: of the run's team, as NodeDesc has them. Returns\n"
+        "the node's number.");
   m.def(
       "plan_address", [](const PyPlan& plan) { return reinterpret_cast<uintptr_t>(&plan.plan); }, nb::arg("plan"),
       "The address of a plan, for the table's functions; valid as long as the Plan.");

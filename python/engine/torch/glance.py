@@ -12,12 +12,23 @@ from typing import Any
 from . import adapter
 
 # As in adapter/glance.h: what a mapping has by a key; all items of a dict, in order; all elements of a list; the type of what a dict has
-# by a key; how many items a dict has.
-ITEM, ITEMS, ELEMENTS, TYPE, SIZE = range(5)
-MISSING = object()  # as what an ITEM was: the key is not there
+# by a key; how many items a dict has; what a dict has by a key, which is an empty dict; what a variable of a closure is; an attribute; the
+# class of an object.
+ITEM, ITEMS, ELEMENTS, TYPE, SIZE, EMPTY, CELL, ATTRIBUTE, CLASS = range(9)
+MISSING = object()  # as what an ITEM, a CELL or an ATTRIBUTE was: it is not there
 
 Place = tuple[int, Any, Any, Any]
 NEVER: Place = (SIZE, {}, None, -1)  # for what cannot be compared here
+
+
+def own(held: dict[str, Any], name: str) -> Iterator[Place]:
+    """A dict that another one has by a name, and all of it."""
+    mine = held[name]
+    if isinstance(mine, dict) and not mine:
+        yield EMPTY, held, name, mine
+    else:
+        yield ITEM, held, name, mine
+        yield items(mine)
 
 
 def items(held: dict[Any, Any]) -> Place:
@@ -29,6 +40,12 @@ def items(held: dict[Any, Any]) -> Place:
 
 def elements(held: list[Any]) -> Place:
     return (ELEMENTS, held, None, tuple(held)) if type(held) is list else NEVER
+
+
+def just(held: dict[Any, Any]) -> Iterator[Place]:
+    """All of a dict of any class, in any order."""
+    yield SIZE, held, None, len(held)
+    yield from ((ITEM, held, key, value) for key, value in held.items())
 
 
 def settings(held: dict[str, Any], but: Container[str]) -> Iterator[Place]:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from .calls import NOTHING, RANDOM, Call, argument, call_of, storages
 from .failures import raised_by
 from .options import Options
-from .products import kernel_of, product_of
+from .products import is_shared, kernel_of, product_of
 from .refusals import Unsupported
 from .updates import Update, native_of, updates_of
 
@@ -71,6 +71,10 @@ class Lowered:
     def by(self, step: int) -> str:
         """Who makes the step's product of matrices, if it is not torch."""
         return next(filter(None, (kernel_of(self.specs[c][-1]) for c in self.steps[step].calls)), "")
+
+    def shared(self, step: int) -> bool:
+        """Whether idle threads of a run may take a part of the step's work."""
+        return any(is_shared(self.specs[c][-1]) for c in self.steps[step].calls)
 
     def edges(self) -> list[tuple[int, int]]:
         return [(before, i) for i, step in enumerate(self.steps) for before in sorted(step.before)]

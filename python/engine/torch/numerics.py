@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch._C import (
 )  # fmt: skip
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
+
+from . import adapter
 
 _TINY, _ONE = 1e-310, 1.0  # their product is 0 on a thread that flushes denormal numbers
 
@@ -30,16 +33,24 @@ def precisions() -> tuple[str, str, str]:
     return asked("mkldnn", "matmul"), asked("mkldnn", "conv"), asked("mkldnn", "rnn")
 
 
-def around() -> tuple[Any, ...]:
-    """What a program sets around a call, and a step may ask for or depend on."""
+def around() -> Hashable:
+    """What a program sets around a call, and a step may ask for or depend on. None where something sees, or changes, each call of torch that
+    is made inside, as nothing in a run of a plan would let it: a mode other than a default device, hooks of saved tensors, a transform
+    of torch.func, inference mode, a search for errors."""
+    native = adapter.load()
+    usual = native and native.around()  # None, too, where there is a default device
+    if usual is None and not _intercepted():
+        return _around()
+    return usual
+
+
+def _around() -> tuple[Any, ...]:
     kernels = mode()[1:]  # whether a thread flushes denormal numbers is its own affair: workers run a plan, too
     return (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), *precisions(), *kernels,
             *(context.device for context in _get_current_function_mode_stack()))  # fmt: skip
 
 
-def intercepted() -> bool:
-    """Whether something around a call sees, or changes, each call of torch that is made inside, as nothing in a run of a plan would
-    let it: a mode other than a default device, hooks of saved tensors, a transform of torch.func, inference mode, a search for errors."""
+def _intercepted() -> bool:
     return (torch.is_anomaly_enabled() or torch.is_inference_mode_enabled() or torch._C._len_torch_dispatch_stack() > 0
             or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
             or torch._C._functorch.peek_interpreter_stack() is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 from torch.optim._functional import sparse_adam
 from torch.optim.adagrad import _make_sparse
 
+from . import glance
+from .glance import MISSING
 from .lines import is_torch
 from .refusals import Unsupported
 
@@ -151,7 +153,7 @@ def rule_of(optimizer: Optimizer) -> Rule:
             given = group.get(option, ())
             if any(isinstance(part, Tensor) for part in (given if isinstance(given, (tuple, list)) else (given,))):
                 raise Unsupported(f"{name} with {option} as a tensor, whose arithmetic has other types")
-    if any(hooks_of(optimizer)):
+    if hooks_of(optimizer):
         raise Unsupported(f"{name} with hooks around its steps")
     refuse_replaced(optimizer)
     return rule
@@ -167,18 +169,33 @@ class Leading:
         return self.lead(*args) if threading.get_ident() == self.thread else None
 
 
+_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_HOOKS_OF_ALL = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+_STEPS = ("step", "zero_grad")
+
+
 def hooks_of(optimizer: Optimizer) -> list[Any]:
     """The hooks around its steps, those of all optimizers among them."""
-    every = sys.modules[Optimizer.__module__]
-    before = every._global_optimizer_pre_hooks
-    return [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, every._global_optimizer_post_hooks,
-            before and [hook for hook in list(before.values()) if not isinstance(hook, Leading)]]  # fmt: skip
+    every = vars(sys.modules[Optimizer.__module__])
+    hooks = [hook for name in _HOOKS_OF_ALL for hook in list(every[name].values()) if not isinstance(hook, Leading)]
+    return [hook for name in _HOOKS for hook in getattr(optimizer, name).values()] + hooks
 
 
 def steps_of(optimizer: Optimizer) -> tuple[Any, ...]:
     """What the program calls as its step and its zero_grad."""
     own = vars(optimizer)
-    return own.get("step"), own.get("zero_grad"), type(optimizer).step, type(optimizer).zero_grad
+    return *map(own.get, _STEPS), *[getattr(type(optimizer), name) for name in _STEPS]
+
+
+def noted(optimizer: Optimizer) -> Iterator[glance.Place]:
+    """All that these two look at."""
+    own, every = vars(optimizer), vars(sys.modules[Optimizer.__module__])
+    for held, name in [*((own, name) for name in _HOOKS), *((every, name) for name in _HOOKS_OF_ALL)]:
+        yield glance.ITEM, held, name, held[name]
+        yield from glance.just(held[name])
+    for name in _STEPS:
+        yield glance.ITEM, own, name, own.get(name, MISSING)
+        yield glance.ATTRIBUTE, type(optimizer), name, getattr(type(optimizer), name)
 
 
 def refuse_replaced(optimizer: Optimizer) -> None:

@@ -65,11 +65,9 @@ class Parts:
         for _, own in self.modules:
             yield glance.ITEM, own, "training", own["training"]
             for name in (*HELD, *HOOKS):
-                yield glance.ITEM, own, name, own[name]
-                yield glance.items(own[name])
-        for name in (f"_global{name}" for name in HOOKS):
-            yield glance.ITEM, self.shared, name, self.shared[name]
-            yield glance.items(self.shared[name])
+                yield from glance.own(own, name)
+        for name in HOOKS:
+            yield from glance.own(self.shared, f"_global{name}")
 
     def places(self) -> Iterator[Place]:
         for module, own in self.modules:

@@ -9,6 +9,7 @@ oneDNN's products are made of, can be told how many, so it is found by trying ho
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -20,9 +21,11 @@ from .numerics import precisions
 from .options import Options
 
 FASTER = 0.9  # the share of the time of torch's kernel that another may take at most: below a tenth it is noise
+LEVEL = 1.0  # the same where threads of a run can share the other, which they cannot with torch's
 LEAST = 1 << 10  # multiplications: below that a call costs more than the product
 LEAST_MATMUL = 1 << 18  # multiplications: below that a call of oneDNN's matmul (10 us) takes longer than MKL's product
 MOST = 1 << 32  # multiplications: larger ones are not tried, because that would take seconds
+WORK_OF_TEAM = 1 << 19  # multiplications: as kWorkOfTeam of adapter/brgemm.h
 WORK = 1 << 28  # multiplications of all runs of a trial, but for the first three
 DEPTHS = (192, 256, 384, 128, 320, 336, 448, 512, 96, 64)  # at which libraries cut their sums
 NUMBERS = 256  # of results that must be equal: one alone may be so by chance
@@ -108,8 +111,14 @@ def product_of(call: Call, options: Options) -> tuple[Any, ...] | None:
     if form is None or not LEAST <= form.work <= MOST:
         return None
     trials = tried(form, options.kernel_threads, precisions()[0])
-    taken = [t for t in trials if t.other <= FASTER * t.torch and (t.equal or options.products == "fast")]
+    shared = options.has_workers and form.work >= WORK_OF_TEAM
+    taken = [t for t in trials if t.other <= (LEVEL if shared and t.depth else FASTER) * t.torch and (t.equal or options.products == "fast")]
     return form.spec(min(taken, key=lambda t: t.other / t.torch).depth) if taken else None
+
+
+def is_shared(product: tuple[Any, ...] | None) -> bool:
+    """Whether several threads can make a product of this description: by brgemm, which is large enough."""
+    return product is not None and product[-1] > 0 and math.prod(product[1:4]) >= WORK_OF_TEAM
 
 
 def kernel_of(product: tuple[Any, ...] | None) -> str:

@@ -83,7 +83,7 @@ class Program:
         frame = graph.input("frame")
         for i in range(len(self.lowered.steps)):
             file, line, _ = line_of(self.lowered.main(i).node)
-            _core.add_native(graph, function, i, frame, self.lowered.name(i), file, line)
+            _core.add_native(graph, function, i, frame, self.lowered.name(i), file, line, self.options.team if self.lowered.shared(i) else 0)
         for before, after in self.lowered.edges():
             graph.order(before, after)
         self.engine = engine_for(self.options.team)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from . import adapter, glance
 from .glance import Glance
-from .optimizers import RATES, hooks_of, rule_of, settings, steps_of
+from .optimizers import RATES, hooks_of, noted, rule_of, settings, steps_of
 from .overlaps import Memory
 from .refusals import Unsupported
 from .stand_ins import Attributes
@@ -123,8 +123,8 @@ class State:
         """Their settings, and what they keep of each parameter."""
         for optimizer in self.optimizers:
             own = vars(optimizer)
-            yield glance.ITEM, own, "state", optimizer.state
-            yield glance.items(optimizer.state)
+            yield from noted(optimizer)
+            yield from glance.own(own, "state")
             yield glance.ITEM, own, "param_groups", optimizer.param_groups
             yield glance.elements(optimizer.param_groups)
             for group in optimizer.param_groups:
@@ -134,20 +134,12 @@ class State:
 
     def changed(self) -> str:
         """What is no longer as when the step was captured; '' if nothing."""
-        if self.glance.same() and not self.surroundings.guarded() and not self._changed_elsewhere() and self._look() == self.looked:
+        if self.glance.same() and not self.surroundings.guarded() and self._look() == self.looked:
             return ""
         why = self._changed()
         if not why and self.noted < _MOST_NOTES:
             self._note()
         return why
-
-    def _changed_elsewhere(self) -> str:
-        """What lies in no dict or list of the step's."""
-        if any(any(hooks_of(optimizer)) for optimizer in self.optimizers):
-            return "hooks"
-        if list(map(steps_of, self.optimizers)) != self.steps:
-            return "the step of an optimizer"
-        return ""
 
     def _changed(self) -> str:
         if why := self.surroundings.parts.changed():
@@ -164,7 +156,11 @@ class State:
             return why
         if self.attributes.changed():
             return "an attribute of a tensor"
-        return self._changed_elsewhere() or self.surroundings.changed()
+        if any(map(hooks_of, self.optimizers)):
+            return "hooks"
+        if list(map(steps_of, self.optimizers)) != self.steps:
+            return "the step of an optimizer"
+        return self.surroundings.changed()
 
     def _look(self) -> Any:
         native = adapter.load()

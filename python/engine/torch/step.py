@@ -9,7 +9,7 @@ import time
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from .calls import storages
 from .capture import Captured, capture
 from .lines import is_torch
 from .modes import EAGER, IN_TURN, INDUCTOR, Choice, ways
-from .numerics import around, intercepted
+from .numerics import around
 from .options import Options, options_of
 from .program import Program
 from .reach import reached
@@ -148,11 +148,11 @@ class CompiledStep(Wrapper):
             return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.why_eager or not self.begun or intercepted():
+        if self.why_eager or not self.begun or (settings := around()) is None:
             result = self._eager(args, kwargs)
             self.begun = True
             return result
-        found = self._ready_for(args, kwargs)
+        found = self._ready_for(args, kwargs, settings)
         if found is None:
             return self._instead(args, kwargs)
         ready, leaves = found
@@ -169,11 +169,12 @@ class CompiledStep(Wrapper):
             choice.warmed(ready.program.settled)
         return result
 
-    def _ready_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Ready, list[Any]] | None:
-        """What is captured for a call with such arguments, now if need be, and the arguments' leaves. None: it runs eagerly."""
+    def _ready_for(self, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Hashable) -> tuple[Ready, list[Any]] | None:
+        """What is captured for a call with such arguments and ``settings`` around it, now if need be, and the arguments' leaves. None: it runs
+        eagerly."""
         try:
             leaves, spec, structure = taken_apart(args, kwargs)
-            key = (structure, around(), *signatures(leaves))
+            key = (structure, settings, *signatures(leaves))
         except Unsupported as unseen:
             self._eagerly(str(unseen))
             return None

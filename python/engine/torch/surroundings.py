@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
 import operator
 import os
 import pickle
@@ -20,6 +21,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -68,6 +70,16 @@ class Wrapper:
     ours: frozenset[str] = frozenset()
 
 
+@dataclass
+class Guard:
+    """What ``read`` gives must stay as good as ``values``. ``places``: where these lie, for a glance; None: only asking shows it."""
+
+    owner: str
+    read: Callable[[], Any]
+    values: Any
+    places: Callable[[Any], Iterable[glance.Place]] | None
+
+
 class Surroundings:
     """``changed()`` before each run; ``watched()`` around a capture."""
 
@@ -82,7 +94,7 @@ class Surroundings:
         while known != len(self.names):  # what is found by a name has code with more names
             known = len(self.names)
             self.places: list[Place] = []
-            self.guards: list[tuple[Callable[[], Any], Any, str]] = []  # (what gives values, they, whose they are)
+            self.guards: list[Guard] = []
             # What is found in a dict by names: (the itemgetter, the dict, whose it is, the names).
             self.held: list[tuple[Callable[[Any], tuple[Any, ...]], Any, str, list[str]]] = []
             self.absent: list[tuple[Any, set[str], str]] = []  # (something with names, what is not among them, whose they are)
@@ -91,8 +103,11 @@ class Surroundings:
             self.objects: list[Any] = []  # modules, and objects of the program's classes
             self.classes: list[type] = []  # the program's
             self._walk()
-            self.guard("the code of a function", functools.partial(_made_of, self.functions))
-            self.guard("the class of an object", lambda: (*map(type, self.objects), *[kind.__mro__ for kind in self.classes]))
+            self.guard("the code of a function", functools.partial(_made_of, self.functions),
+                       lambda made: ((glance.ATTRIBUTE, f, name, part)
+                                     for (name, f), part in zip(itertools.product(_MADE_OF, self.functions), made)))  # fmt: skip
+            self.guard("the class of an object", lambda: (*map(type, self.objects), *[kind.__mro__ for kind in self.classes]), self._kinds)
+        self.unseen = [guard for guard in self.guards if guard.places is None]
         self.values = [get(held) for get, held, *_ in self.held]
         self.parts = Parts(self.modules)
         self.places += self.parts.places()
@@ -175,10 +190,10 @@ class Surroundings:
             self.guard(owner, lambda: (len(item),))
             return []
         if isinstance(item, dict):
-            self.guard(owner, lambda: (*item, *item.values()))
+            self.guard(owner, lambda: (*item, *item.values()), lambda _: [glance.items(item)])
         elif isinstance(item, (list, deque, set)):
             # The order of a set is that of its table, which stays while the set does.
-            self.guard(owner, lambda: tuple(item))
+            self.guard(owner, lambda: tuple(item), (lambda _: [glance.elements(item)]) if type(item) is list else None)
         return [*item, *(item.values() if isinstance(item, dict) else ())]
 
     def _function(self, function: types.FunctionType) -> list[Any]:
@@ -193,7 +208,7 @@ class Surroundings:
         if cells and not of_a_package:
             owner = f"a variable of {function.__qualname__}"
             self.place(owner, lambda: dict(zip(variables, map(_cell, cells))), functools.partial(_bind, cells))
-            self.guard(owner, lambda: tuple(map(_cell, cells)))
+            self.guard(owner, lambda: tuple(map(_cell, cells)), lambda held: ((glance.CELL, c, None, v) for c, v in zip(cells, held)))
         held = [*map(_cell, cells), *(function.__defaults__ or ())]
         if of_a_package:
             return held + [*(function.__kwdefaults__ or {}).values()]
@@ -262,7 +277,7 @@ class Surroundings:
         read = lambda: tuple(getattr(item, n, MISSING) for n in slots)  # noqa: E731
         if slots:
             self.place(owner, lambda: dict(zip(slots, read())), functools.partial(_set_all, item))
-            self.guard(owner, read)
+            self.guard(owner, read, lambda held: ((glance.ATTRIBUTE, item, n, v) for n, v in zip(slots, held)))
         if isinstance(item, nn.Module) or not installed(_root(type(item))):
             self.objects.append(item)
         if attributes is None:
@@ -306,8 +321,12 @@ class Surroundings:
         if names:
             self.absent.append((held, names, owner))
 
-    def guard(self, owner: str, read: Callable[[], Any]) -> None:
-        self.guards.append((read, read(), owner))
+    def guard(self, owner: str, read: Callable[[], Any], places: Callable[[Any], Iterable[glance.Place]] | None = None) -> None:
+        self.guards.append(Guard(owner, read, read(), places))
+
+    def _kinds(self, given: tuple[Any, ...]) -> Iterator[glance.Place]:
+        yield from ((glance.CLASS, item, None, kind) for item, kind in zip(self.objects, given))
+        yield from ((glance.ATTRIBUTE, kind, "__mro__", order) for kind, order in zip(self.classes, given[len(self.objects) :]))
 
     def place(self, owner: str, read: Callable[[], dict[Any, Any]], write: Callable[[dict[Any, Any]], Any]) -> None:
         self.places.append(Place(owner, read, write))
@@ -333,26 +352,21 @@ class Surroundings:
         for held, names, owner in self.absent:
             if not held.keys().isdisjoint(names):
                 return owner
-        return self.guarded()
+        return _asked(self.guards)
 
     def noted(self) -> Iterator[glance.Place]:
-        """All that changed() looks at besides what is guarded()."""
+        """All that changed() looks at besides what guarded() does."""
         for (_, held, _, names), values in zip(self.held, self.values):
             yield from ((glance.ITEM, held, name, value) for name, value in zip(names, values))
         for held, names, _ in self.absent:
             yield from ((glance.ITEM, held, name, MISSING) for name in names)
+        for guard in self.guards:
+            if guard.places is not None:
+                yield from guard.places(guard.values)
 
     def guarded(self) -> str:
-        """The part of changed() that asks for each value."""
-        for i, (read, before, owner) in enumerate(self.guards):
-            given = read()
-            if len(given) != len(before):
-                return owner
-            if not all(map(operator.is_, given, before)):
-                if not all(map(same, before, given)):
-                    return owner
-                self.guards[i] = read, given, owner
-        return ""
+        """The part of changed() that no glance takes in."""
+        return _asked(self.unseen)
 
     @contextlib.contextmanager
     def watched(self, real: Callable[[Any], Any]) -> Iterator[None]:
@@ -420,9 +434,24 @@ def _identical(before: dict[Any, Any], now: dict[Any, Any]) -> bool:
             and all(a is b or type(a) is int and a == b for a, b in zip(before, now)))  # fmt: skip
 
 
+def _asked(guards: list[Guard]) -> str:
+    """Whose values are no longer what they were; '' if all are."""
+    for guard in guards:
+        given, before = guard.read(), guard.values
+        if len(given) != len(before):
+            return guard.owner
+        if not all(map(operator.is_, given, before)):
+            if not all(map(same, before, given)):
+                return guard.owner
+            guard.values = given
+    return ""
+
+
+_MADE_OF = ("__code__", "__defaults__")  # what may be put in the place of a function without another function
+
+
 def _made_of(functions: list[types.FunctionType]) -> tuple[Any, ...]:
-    """What may be put in the place of a function without another function."""
-    return (*[f.__code__ for f in functions], *[f.__defaults__ for f in functions])
+    return tuple(getattr(f, name) for name in _MADE_OF for f in functions)
 
 
 def _cell(cell: Any) -> Any:

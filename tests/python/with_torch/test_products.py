@@ -220,6 +220,50 @@ def test_a_team_of_threads_makes_the_numbers_of_one(threads):
         same(one[1][1], team[1][1])
 
 
+def chain(rows, columns):
+    """Products one behind the other, so that threads find nothing else to do."""
+    return nn.Sequential(nn.Linear(columns, columns), nn.ReLU(), nn.Linear(columns, columns), nn.ReLU(), nn.Linear(columns, 1)), torch.randn(rows, columns)
+
+
+@pytest.mark.parametrize("policy", ["threaded", "cost_model"])
+@pytest.mark.parametrize(("rows", "columns"), [(96, 112), (257, 131), (16, 1024), (1024, 33), (1, 2048), (2048, 16)])
+def test_a_product_that_threads_of_a_run_share_is_that_of_one(forced, told, policy, rows, columns):
+    told(Trial(2.0, 1.0, True, 64))
+    for flush in (False, True):
+        made = []
+        for mode in ("in turn", "workers"):
+            torch.manual_seed(0)
+            model, x = chain(rows, columns)
+            x *= 1e-38  # some of its products are denormal
+            forced(mode)
+            step = step_of(model, policy=policy)
+            if flush and not torch.set_flush_denormal(True):
+                pytest.skip("this processor does not flush denormal numbers")
+            try:
+                made.append([step(x) for _ in range(40)] + list(model.parameters()))
+            finally:
+                torch.set_flush_denormal(False)
+        same(*made)
+        large = rows * columns * columns >= products.WORK_OF_TEAM
+        assert any(map(step.last.program.lowered.shared, range(step.last.program.steps))) == large
+
+
+def test_large_products_by_brgemm_alone_are_shared(forced, told):
+    told(Trial(2.0, 1.0, True, 64))
+    model, x = chain(256, 256)
+    step = step_of(model)
+    for _ in range(3):
+        step(x)
+    lowered = step.last.program.lowered
+    shared = [i for i in range(step.last.program.steps) if lowered.shared(i)]
+    assert [lowered.main(i).target.name() for i in shared] == ["aten::addmm"] * 2 + ["aten::mm"] * 3  # none of the last layer
+    told(Trial(2.0, 1.0, True, 0))
+    step = step_of(chain(256, 256)[0])
+    for _ in range(3):
+        step(x)
+    assert not any(map(step.last.program.lowered.shared, range(step.last.program.steps)))
+
+
 @pytest.mark.parametrize("gap", ["behind rows", "behind columns", "behind numbers", "rows are one"])
 def test_brgemms_of_matrices_that_do_not_lie_close_are_close_to_torchs(gap):
     def strides(rows, columns):

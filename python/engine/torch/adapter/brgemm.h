@@ -7,8 +7,9 @@
 // A sum of `depth` products is made in registers; the next `depth` ones are then added to it. With the depth at which
 // another library's loop is cut, results are equal to that library's to the bit (products.py finds it).
 //
-// Threads:   any; as many of OpenMP's threads are used as the calling thread asks for, where a product is large enough.
-//            Each makes columns or rows of its own, so their number changes no result.
+// Threads:   any; where a product is large enough, as many of OpenMP's threads are used as the calling thread asks for. If it asks
+//            for one, inside of a node of the engine, threads of the run that are idle take a share. Each makes columns or
+//            rows of its own, so their number changes no result.
 // Errors:    what torch and oneDNN throw.
 #pragma once
 
@@ -18,6 +19,8 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+
+#include "threads.h"
 
 extern "C" {
 int omp_get_max_threads(void);
@@ -51,16 +54,25 @@ class Brgemm {
   // c = row + a @ b. c is contiguous; `row`, which may be null, is added to each row of the product.
   static void Multiply(const at::Tensor& a, const at::Tensor& b, const float* row, const at::Tensor& c, int64_t depth) {
     Run run{Read(a), Read(b), row, c.mutable_data_ptr<float>(), a.size(0), a.size(1), b.size(1), depth};
-    const int team = run.rows * run.columns * run.others >= kWorkOfTeam && GOMP_parallel ? omp_get_max_threads() : 1;
-    if (team == 1) return Part(run, 0, run.rows, 0, run.others);
-    GOMP_parallel([](void* of) { Share(*static_cast<Run*>(of)); }, &run, static_cast<unsigned>(team), 0);
+    if (run.rows * run.columns * run.others < kWorkOfTeam) return Part(run, 0, run.rows, 0, run.others);
+    if (const int team = GOMP_parallel ? omp_get_max_threads() : 1; team > 1) {
+      GOMP_parallel([](void* of) { Share(*static_cast<Run*>(of)); }, &run, static_cast<unsigned>(team), 0);
+    } else if (node_context) {
+      parallel_for(node_context, run.blocks(), kBlocksOfPiece, [](void* of, size_t begin, size_t end) {
+        EnterNode(static_cast<Run*>(of)->denormals);
+        Blocks(*static_cast<Run*>(of), begin, end);
+      }, &run);
+    } else {
+      return Part(run, 0, run.rows, 0, run.others);
+    }
     if (run.error) std::rethrow_exception(run.error);
   }
 
  private:
   static constexpr int64_t kWorkOfTeam = 1 << 19;  // multiplications: less is done before a team has begun
   static constexpr int64_t kAtOnce = 128;          // columns of b that are turned at once, to stay in the cache
-  static constexpr int64_t kLeast = 16;  // rows or columns of a part: for one alone oneDNN adds up in another order
+  static constexpr int64_t kLeast = 16;  // rows or columns of a block: for one alone oneDNN adds up in another order
+  static constexpr size_t kBlocksOfPiece = 4;
 
   struct Matrix {
     at::Tensor of;
@@ -72,8 +84,12 @@ class Brgemm {
     const float* row;
     float* c;
     int64_t rows, columns, others, depth;
+    unsigned denormals = Denormals();
     std::atomic_flag failed{};
     std::exception_ptr error{};  // written by the thread that has set `failed`
+
+    bool by_rows() const { return rows >= others; }
+    int64_t blocks() const { return std::max<int64_t>(1, (by_rows() ? rows : others) / kLeast); }  // the last one is larger
   };
 
   static Matrix Read(const at::Tensor& of) {
@@ -85,16 +101,17 @@ class Brgemm {
     return {copy, copy.const_data_ptr<float>(), columns, 1};
   }
 
-  // What one thread of a team makes.
+  // What one thread of OpenMP's team makes.
   static void Share(Run& run) {
+    const int64_t team = std::min<int64_t>(omp_get_num_threads(), run.blocks()), number = omp_get_thread_num();
+    if (number < team) Blocks(run, run.blocks() * number / team, run.blocks() * (number + 1) / team);
+  }
+
+  static void Blocks(Run& run, int64_t begin, int64_t end) noexcept {
+    const bool by_rows = run.by_rows(), last = end == run.blocks();
+    const int64_t first = begin * kLeast, behind = last ? (by_rows ? run.rows : run.others) : end * kLeast;
     try {
-      const bool by_rows = run.rows >= run.others;
-      const int64_t size = by_rows ? run.rows : run.others, blocks = std::max<int64_t>(1, size / kLeast);
-      const int64_t team = std::min<int64_t>(omp_get_num_threads(), blocks), number = omp_get_thread_num();
-      if (number >= team) return;
-      const int64_t begin = blocks * number / team * kLeast;
-      const int64_t end = number + 1 == team ? size : blocks * (number + 1) / team * kLeast;
-      by_rows ? Part(run, begin, end, 0, run.others) : Part(run, 0, run.rows, begin, end);
+      by_rows ? Part(run, first, behind, 0, run.others) : Part(run, 0, run.rows, first, behind);
     } catch (...) {  // none may leave a team
       if (!run.failed.test_and_set()) run.error = std::current_exception();
     }

@@ -195,7 +195,7 @@ struct BelowAutograd {
 
 // A node's function, which the engine calls on any thread without the GIL. To the engine no node fails: the frame keeps
 // the exception, and what would come later does nothing, so that no parameter is changed by a step that failed before.
-inline int32_t RunNode(void* run, uint64_t number, int32_t) {
+inline int32_t RunNode(void* run, uint64_t number, void* context) {
   Frame& frame = *static_cast<Frame*>(run);
   if (frame.stopped.load(std::memory_order_relaxed)) return 0;  // relaxed: see there
   EnterNode(frame.denormals);
@@ -204,7 +204,7 @@ inline int32_t RunNode(void* run, uint64_t number, int32_t) {
   const Node& node = frame.program.nodes[number];
   const ProfiledNode profiled(frame.profile, node.name);
   thread_local torch::jit::Stack stack;
-  const Inside inside;
+  const Inside inside(context);
   torch::jit::Stack own;  // a Python kernel may run another program on this thread
   torch::jit::Stack& used = inside.nested() ? own : stack;
   for (const uint32_t call : node.calls)

@@ -14,13 +14,21 @@
 namespace engine_torch {
 
 // The kinds of places in glance.py.
-enum class Glance : long { kItem, kItems, kElements, kType, kSize };
+enum class Glance : long { kItem, kItems, kElements, kType, kSize, kEmpty, kCell, kAttribute, kClass };
 
 // What a dict or another mapping gives by a key, or null. Only to be compared: a mapping that makes its values has let it go.
 inline PyObject* Lookup(PyObject* held, PyObject* key) {
   if (PyDict_CheckExact(held)) return PyDict_GetItemWithError(held, key);
   PyObject* found = PyObject_GetItem(held, key);
   if (!found && PyErr_ExceptionMatches(PyExc_KeyError)) PyErr_Clear();
+  Py_XDECREF(found);
+  return found;
+}
+
+// An attribute of an object, or null. Only to be compared, too.
+inline PyObject* Attribute(PyObject* held, PyObject* name) {
+  PyObject* found = PyObject_GetAttr(held, name);
+  if (!found && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
   Py_XDECREF(found);
   return found;
 }
@@ -42,8 +50,8 @@ inline bool HasElements(PyObject* held, PyObject* elements) {
   return true;
 }
 
-// as_noted(places: tuple, missing) -> bool. Of each place four parts: kind, what holds it, key, value; a value that is `missing`: the
-// key must not be there.
+// as_noted(places: tuple, missing) -> bool. Of each place four parts: kind, what holds it, key, value; a value that is `missing`: it
+// must not be there.
 inline PyObject* AsNoted(PyObject*, PyObject* args) {
   PyObject *places, *missing;
   if (!PyArg_ParseTuple(args, "O!O", &PyTuple_Type, &places, &missing)) return nullptr;
@@ -66,6 +74,20 @@ inline PyObject* AsNoted(PyObject*, PyObject* args) {
         break;
       }
       case Glance::kSize: same = PyDict_GET_SIZE(held) == PyLong_AsSsize_t(value); break;
+      case Glance::kEmpty:
+        same = PyDict_GetItemWithError(held, key) == value && PyDict_GET_SIZE(value) == 0;
+        break;
+      case Glance::kCell: {
+        PyObject* const found = PyCell_GET(held);
+        same = found ? found == value : value == missing;
+        break;
+      }
+      case Glance::kAttribute: {
+        PyObject* const found = Attribute(held, key);
+        same = found ? found == value : value == missing;
+        break;
+      }
+      case Glance::kClass: same = reinterpret_cast<PyObject*>(Py_TYPE(held)) == value; break;
     }
     if (PyErr_Occurred()) return nullptr;
     if (!same) Py_RETURN_FALSE;

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "arguments.h"
+#include "around.h"
 #include "frame.h"
 #include "glance.h"
 #include "make.h"
@@ -22,6 +23,7 @@ struct EngineTable {
   int32_t (*run)(const void* plan, void* frame, const char* policy, void* times);
   // Before a thread's first node: makes the thread's state in the interpreter, which lasts until the thread ends.
   void (*know_thread)();
+  ParallelFor* parallel_for;  // threads.h
 };
 const EngineTable* engine_table = nullptr;
 
@@ -90,7 +92,7 @@ bool RunAll(Frame& frame, const void* plan, const char* policy, int threads, voi
     if (engine_table->run(plan, &frame, policy, times) != 0) return false;
   } else {
     PyThreadState* state = PyEval_SaveThread();
-    for (size_t node = 0; node < frame.program.nodes.size(); ++node) RunNode(&frame, node, -1);
+    for (size_t node = 0; node < frame.program.nodes.size(); ++node) RunNode(&frame, node, nullptr);
     PyEval_RestoreThread(state);
   }
   if (frame.failed >= 0) return RaiseFailure(frame), false;
@@ -203,12 +205,14 @@ PyObject* Connect(PyObject*, PyObject* address) {
   engine_table = static_cast<const EngineTable*>(PyLong_AsVoidPtr(address));
   if (PyErr_Occurred()) return nullptr;
   know_thread = engine_table->know_thread;
+  parallel_for = engine_table->parallel_for;
   Py_RETURN_NONE;
 }
 
 PyObject* NodeFunction(PyObject*, PyObject*) { return PyLong_FromVoidPtr(reinterpret_cast<void*>(&RunNode)); }
 
 PyMethodDef methods[] = {
+    {"around", Around, METH_NOARGS, "The usual settings around a call; None where others must be asked for."},
     {"as_noted", AsNoted, METH_VARARGS, "Whether the same objects are in the same places."},
     {"compare", Compare, METH_VARARGS, "Times a product of matrices by torch's own kernel and another way."},
     {"connect", Connect, METH_O, "Takes the address of the engine's table."},

@@ -8,6 +8,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <utility>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -39,6 +41,11 @@ inline void SetDenormals([[maybe_unused]] unsigned bits) {
 inline thread_local bool is_caller = false;  // this thread is inside Run, which has set what it needs
 // How many nodes this thread is inside of: a Python kernel may run another program.
 inline thread_local int nodes_inside = 0;
+inline thread_local void* node_context = nullptr;  // the engine's, of the innermost; null where no engine runs the node
+
+// The engine's function that shares a loop of a node with idle threads of its run (`parallel_for` of EngineTable). A piece must not throw.
+using ParallelFor = void(void* context, size_t n, size_t grain, void (*piece)(void* of, size_t begin, size_t end), void* of);
+inline ParallelFor* parallel_for = nullptr;
 
 // The engine's function that gives the calling thread its state in the interpreter (`know_thread` of EngineTable).
 // PyGILState_Ensure would make one as well, and so would torch when a tensor dies that Python has seen; but CPython 3.11
@@ -63,9 +70,12 @@ inline void EnterNode(unsigned denormals) {
 // Inside: while it lives, this thread is inside one node more.
 class Inside {
  public:
-  Inside() { ++nodes_inside; }
-  ~Inside() { --nodes_inside; }
+  explicit Inside(void* context) : outer_(std::exchange(node_context, context)) { ++nodes_inside; }
+  ~Inside() { --nodes_inside, node_context = outer_; }
   bool nested() const { return nodes_inside > 1; }
+
+ private:
+  void* const outer_;
 };
 
 // Caller: while it lives, this thread is the caller of a run, and its kernels use `threads` threads; 0: as many as before.
