@@ -1,5 +1,8 @@
 // Nodes that may use several threads of their run's team (NodeDesc::threads).
+#include <condition_variable>
+#include <mutex>
 #include <set>
+#include <thread>
 
 #include "engine/plan.h"
 #include "support/engine_test.h"
@@ -36,6 +39,26 @@ TEST(WideTest, ThreadsOfTheTeamShareTheLoop) {
   for (int run = 0; run < 200; ++run) plan.Start().Wait();
   EXPECT_EQ(pieces, 1600);
   EXPECT_GT(shared, 100) << "as a rule two do";
+}
+
+// The plan's only task: without a wide node one thread would run all of it.
+TEST(WideTest, TheLoopOfAChainIsSharedToo) {
+  Engine eng(Quiet(2));
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::set<std::thread::id> threads;
+  Graph graph;
+  const NodeId before = graph.Add({.name = "before"}, [] {});
+  graph.Order(before, graph.Add({.name = "wide", .threads = 2}, [&](NodeContext& ctx) {
+    ctx.ParallelFor(8, 1, [&](size_t begin, size_t) {
+      std::unique_lock lock(mutex);
+      threads.insert(std::this_thread::get_id());
+      changed.notify_all();
+      if (begin == 0) changed.wait_for(lock, std::chrono::seconds(10), [&] { return threads.size() == 2; });
+    });
+  }));
+  graph.Compile(eng).Start().Wait();
+  EXPECT_EQ(threads.size(), 2u);
 }
 
 TEST(WideTest, NeverMoreThreadsThanTheNodeMayUse) {

@@ -53,6 +53,7 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
       n.recorded = layout.order[i];
       n.threads = options.schedule.threads.empty() ? static_cast<uint8_t>(node.threads)
                                                    : options.schedule.threads[layout.order[i]];
+      has_wide |= n.threads > 1;
       n.flags =
           static_cast<uint8_t>((node.async ? PlanNode::kEndsLater : 0) | (node.run_always ? PlanNode::kAlways : 0) |
                                (node.cancelled ? PlanNode::kHasScope : 0));

@@ -220,6 +220,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   int priority = 0;                  // the highest priority of its nodes
   bool concurrent = false;           // some tasks have other placements, so counters are atomic from the start
   bool has_device = false;           // some tasks are on a device
+  bool has_wide = false;             // some nodes may use several threads of the run's team
   std::vector<bool> ordered_there;   // by access: the host touches the Var behind a write on a device, or not at all
   std::vector<uint32_t> by_urgency;  // tasks, the most urgent first
   std::vector<Var> vars;

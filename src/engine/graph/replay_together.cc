@@ -210,7 +210,7 @@ uint32_t Runs::AwaitReady(RunState& run, const Worker* worker) {
 bool Runs::Together(const RunState& run) const {
   const PlanCore& plan = *run.owner;
   const size_t workers = core_.pool(run.home).workers().size();
-  if (run.in_order || workers == 0 || plan.tasks.size() < 2) return false;
+  if (run.in_order || workers == 0 || (plan.tasks.size() < 2 && !plan.has_wide)) return false;
   if (!plan.options.schedule.rank.empty()) return true;
   const int64_t known = plan.task_nanos.load(std::memory_order_relaxed);
   return workers > 1 && (known == 0 || known >= tuning::kSharedTaskNanos);
