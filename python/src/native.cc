@@ -94,7 +94,8 @@ void BindNative(nb::module_& m) {
   m.def("add_native", &AddNative, nb::arg("graph"), nb::arg("function"), nb::arg("number"), nb::arg("frame"),
         nb::arg("name"), nb::arg("file"), nb::arg("line"), nb::arg("threads") = 0,
         "Adds a node: a C function at an address, called with the frame that a run is given as the value `frame`.\n"
-        "`file` and `line`: where errors say that it was recorded. `threads`: of the run's team, as NodeDesc has them. Returns\n"
+        "`file` and `line`: where errors say that it was recorded. `threads`: of the run's team, as NodeDesc has them. "
+        "Returns\n"
         "the node's number.");
   m.def(
       "plan_address", [](const PyPlan& plan) { return reinterpret_cast<uintptr_t>(&plan.plan); }, nb::arg("plan"),

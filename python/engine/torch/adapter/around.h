@@ -22,8 +22,9 @@ namespace engine_torch {
 inline PyObject* Around(PyObject*, PyObject*) {
   if (torch::autograd::AnomalyMode::is_enabled() || c10::InferenceMode::is_enabled() ||
       c10::impl::TorchDispatchModeTLS::stack_len() > 0 || at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
-      !at::SavedTensorDefaultHooks::get_tls_state().stack.empty() || 
-      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode))  // a transform of torch.func
+      !at::SavedTensorDefaultHooks::get_tls_state().stack.empty() ||
+      c10::impl::tls_is_dispatch_key_included(
+          c10::DispatchKey::FuncTorchDynamicLayerFrontMode))  // a transform of torch.func
     Py_RETURN_NONE;
   const auto& of = at::globalContext();
   const auto precision = [&](at::Float32Op op) {

@@ -58,10 +58,13 @@ class Brgemm {
     if (const int team = GOMP_parallel ? omp_get_max_threads() : 1; team > 1) {
       GOMP_parallel([](void* of) { Share(*static_cast<Run*>(of)); }, &run, static_cast<unsigned>(team), 0);
     } else if (node_context) {
-      parallel_for(node_context, run.blocks(), kBlocksOfPiece, [](void* of, size_t begin, size_t end) {
-        EnterNode(static_cast<Run*>(of)->denormals);
-        Blocks(*static_cast<Run*>(of), begin, end);
-      }, &run);
+      parallel_for(
+          node_context, run.blocks(), kBlocksOfPiece,
+          [](void* of, size_t begin, size_t end) {
+            EnterNode(static_cast<Run*>(of)->denormals);
+            Blocks(*static_cast<Run*>(of), begin, end);
+          },
+          &run);
     } else {
       return Part(run, 0, run.rows, 0, run.others);
     }
@@ -89,7 +92,9 @@ class Brgemm {
     std::exception_ptr error{};  // written by the thread that has set `failed`
 
     bool by_rows() const { return rows >= others; }
-    int64_t blocks() const { return std::max<int64_t>(1, (by_rows() ? rows : others) / kLeast); }  // the last one is larger
+    int64_t blocks() const {
+      return std::max<int64_t>(1, (by_rows() ? rows : others) / kLeast);
+    }  // the last one is larger
   };
 
   static Matrix Read(const at::Tensor& of) {

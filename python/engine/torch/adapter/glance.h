@@ -74,9 +74,7 @@ inline PyObject* AsNoted(PyObject*, PyObject* args) {
         break;
       }
       case Glance::kSize: same = PyDict_GET_SIZE(held) == PyLong_AsSsize_t(value); break;
-      case Glance::kEmpty:
-        same = PyDict_GetItemWithError(held, key) == value && PyDict_GET_SIZE(value) == 0;
-        break;
+      case Glance::kEmpty: same = PyDict_GetItemWithError(held, key) == value && PyDict_GET_SIZE(value) == 0; break;
       case Glance::kCell: {
         PyObject* const found = PyCell_GET(held);
         same = found ? found == value : value == missing;

@@ -44,7 +44,8 @@ inline thread_local int nodes_inside = 0;
 inline thread_local void* node_context = nullptr;  // the engine's, of the innermost; null where no engine runs the node
 
 // The engine's function that shares a loop of a node with idle threads of its run (`parallel_for` of EngineTable). A piece must not throw.
-using ParallelFor = void(void* context, size_t n, size_t grain, void (*piece)(void* of, size_t begin, size_t end), void* of);
+using ParallelFor = void(void* context, size_t n, size_t grain, void (*piece)(void* of, size_t begin, size_t end),
+                         void* of);
 inline ParallelFor* parallel_for = nullptr;
 
 // The engine's function that gives the calling thread its state in the interpreter (`know_thread` of EngineTable).
