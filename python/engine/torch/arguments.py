@@ -19,6 +19,7 @@ from torch.utils._pytree import TreeSpec, is_namedtuple_class, tree_flatten, tre
 
 from . import adapter
 from .refusals import Unsupported
+from .staged import plain
 
 ALWAYS = (torch.Tensor, nn.Module, Optimizer)  # told apart by which they are; what they hold is looked at elsewhere
 _SHORT = {type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range}
@@ -122,7 +123,10 @@ def taken_apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any
     native = adapter.load()
     usual = native and native.flatten((args, kwargs), _PLAIN, _named)
     if not usual:
-        leaves, spec = flat((args, kwargs))
+        plainly = plain(given := (args, kwargs))
+        if plainly is not given:  # a smart_stage sees no call that is made in a run
+            return taken_apart(*plainly)
+        leaves, spec = flat(given)
         named = {kind for kind in kinds_of(spec) if is_namedtuple_class(kind) and kind.__iter__ is tuple.__iter__}
         if native is None or named <= _named:
             return leaves, spec, spec
@@ -167,8 +171,7 @@ def signature(leaf: Any) -> Any:
     """Equal for leaves with which a step does the same. Unsupported for what may change unseen."""
     if isinstance(leaf, torch.Tensor):
         if type(leaf) not in _TENSORS:
-            plain = "; give it engine.torch.plain(tensor)" if type(leaf).__name__ == "Staged" else ""
-            raise Unsupported(f"an argument of the tensor class {type(leaf).__qualname__}, which a capture cannot stand in for{plain}")
+            raise Unsupported(f"an argument of the tensor class {type(leaf).__qualname__}, which a capture cannot stand in for")
         if named := [name for name in leaf.__dict__ if not name.startswith("_dynamo")]:
             raise Unsupported(f"an argument that has an attribute '{named[0]}' of the program's, which may change unseen; give it as an argument")
         if leaf.is_nested or leaf.layout not in _LAYOUTS:
