@@ -22,6 +22,8 @@ SIZES = {"aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_sto
 NOTHING = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}  # below autograd they are their input
 RANDOM = ("random numbers", "default")
 OUTSIDE = ("what custom operators touch",)
+COLLECTIVE = ("what processes do together",)  # all must do it in one order, which is the graph's
+_OF_PROCESSES = {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "_dtensor", "symm_mem"}
 
 
 @dataclass
@@ -141,6 +143,9 @@ def _operator(node: Node, op: torch._ops.OpOverload) -> Call:
         if op.namespace != "engine_torch":
             call.writes |= {RANDOM, OUTSIDE}  # nobody says what it does besides
         call.takes_gil, call.looks_only = True, False
+    if op.namespace in _OF_PROCESSES:
+        call.writes.add(COLLECTIVE)
+        call.looks_only = False  # to wait for one gives its own argument
     call.grad_mode = asks_for_grad_mode(node)
     returns = schema.returns
     call.from_list = len(returns) == 1 and returns[0].type.kind() == "ListType"

@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
-from .calls import NOTHING, RANDOM, Call, argument, call_of, storages
+from .calls import COLLECTIVE, NOTHING, RANDOM, Call, argument, call_of, storages
 from .failures import raised_by
 from .options import Options
 from .products import is_shared, kernel_of, product_of
@@ -75,6 +75,10 @@ class Lowered:
     def shared(self, step: int) -> bool:
         """Whether idle threads of a run may take a part of the step's work."""
         return any(is_shared(self.specs[c][-1]) for c in self.steps[step].calls)
+
+    @property
+    def has_collectives(self) -> bool:
+        return any(COLLECTIVE in call.writes for call in self.calls)
 
     def edges(self) -> list[tuple[int, int]]:
         return [(before, i) for i, step in enumerate(self.steps) for before in sorted(step.before)]

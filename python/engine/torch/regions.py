@@ -26,6 +26,7 @@ from .staged import Staged, plain
 
 WATCHED = ("hooks of saved tensors are around it, as of torch.utils.checkpoint, which makes it run twice and asks that both runs save the "
            "same tensors")  # fmt: skip
+TOGETHER = "it has collectives, which all processes must make in one order; eagerly a backward pass may have another one"
 _numbers = itertools.count()
 compiled: weakref.WeakSet[Region] = weakref.WeakSet()  # for explain
 
@@ -55,6 +56,7 @@ class Region:
                                          inference_compiler=self._compiler("inference"), partition_fn=partition,
                                          keep_inference_input_mutations=True)(module, inputs)  # fmt: skip
         self.choice = Choice(self._candidates(), warm=options.warm)
+        self._hold_together()
         compiled.add(self)
 
     def _compiler(self, kind: str) -> Callable[..., Any]:
@@ -62,6 +64,8 @@ class Region:
             # Constants that are made now must be tensors, not the fakes that the compiler works with.
             with torch.utils._python_dispatch._disable_current_modes():
                 program = self.programs[kind] = Program(graph, self.options, kind)
+                if hasattr(self, "choice"):  # a backward pass that is compiled late
+                    self._hold_together()
 
             def call(args: list[Any]) -> list[Any]:
                 return program.run(args, self.here.mode)
@@ -70,6 +74,10 @@ class Region:
             return call
 
         return compile
+
+    def _hold_together(self) -> None:
+        if any(p.lowered and p.lowered.has_collectives for p in self.programs.values()):
+            self.choice.hold(IN_TURN, TOGETHER)
 
     def _candidates(self) -> list[str]:
         if not any(p.lowered for p in self.programs.values()):

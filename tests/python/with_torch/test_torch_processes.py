@@ -137,3 +137,118 @@ def test_a_step_called_inside_a_node_of_another(forced):
     with torch.no_grad():
         for _ in range(3):
             same(outer(x), inner(x) + inner(x * 2) + inner(x * 3))
+
+
+TOGETHER = """
+    import sys, torch, engine.torch, warnings
+    import torch.distributed as dist, torch.distributed._functional_collectives as functional
+    from torch import nn
+    from torch.nn.functional import mse_loss
+
+    rank, store = int(sys.argv[1]), dist.FileStore(sys.argv[2], 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    torch.set_num_threads(1)
+
+    def summed(t):
+        return functional.wait_tensor(functional.all_reduce(t, "sum", dist.group.WORLD))
+
+    def trained(wrap):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 1))
+        call, update, told = wrap(model)
+        losses = []
+        for i in range(60):
+            x = torch.randn(32, 8, generator=torch.Generator().manual_seed(1000 * rank + i))
+            losses.append(update(call, x).item())
+        return losses + [p.tolist() for p in model.parameters()], told
+"""
+
+
+def two_processes(text, folder):
+    """What two processes of one group print."""
+    text = textwrap.dedent(TOGETHER) + textwrap.dedent(text) + "\ndist.barrier(); dist.destroy_process_group()\n"
+    both = [subprocess.Popen([sys.executable, "-c", text, str(rank), str(folder / "store")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for rank in range(2)]  # fmt: skip
+    try:
+        done = [process.communicate(timeout=120) for process in both]
+    finally:
+        for process in both:
+            process.kill()
+    assert [process.returncode for process in both] == [0, 0], done
+    return [out for out, _ in done]
+
+
+def test_processes_make_collectives_of_a_step_in_one_order(tmp_path):
+    said = two_processes("""
+        def eager(model): return wrapped(model, lambda step: step)
+        def plan(model): return wrapped(model, lambda step: engine.torch.compile_step(step, options={"workers": 2}))
+
+        def wrapped(model, compile):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            @compile
+            def step(x):
+                optimizer.zero_grad()
+                loss = mse_loss(model(x).squeeze(1), x.sum(1))
+                loss.backward()
+                for p in model.parameters():
+                    p.grad.copy_(summed(p.grad) / 2)
+                optimizer.step()
+                return loss
+            def update(call, x):
+                if getattr(step, "last", None) and rank == 0:
+                    step.last.choice.hold("workers")  # the other one chooses for itself
+                return step(x)
+            return None, update, step
+
+        (expected, _), (found, step) = trained(eager), trained(plan)
+        print(found == expected, repr(step.why_eager))
+    """, tmp_path)  # fmt: skip
+    assert said == ["True ''\n"] * 2
+
+
+def test_a_step_with_a_collective_in_place_runs_eagerly_and_says_so(tmp_path):
+    said = two_processes("""
+        warnings.simplefilter("ignore")
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        @engine.torch.compile_step
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            for p in model.parameters():
+                dist.all_reduce(p.grad)
+            optimizer.step()
+            return loss
+        for _ in range(4):
+            step(torch.ones(4, 8))
+        print(step.why_eager[:48])
+    """, tmp_path)  # fmt: skip
+    assert said == ["it calls a collective of torch.distributed that \n"] * 2
+
+
+def test_graphs_with_collectives_run_in_turn_on_all_processes(tmp_path):
+    said = two_processes("""
+        class Sum(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x): return summed(x)
+            @staticmethod
+            def backward(ctx, gradient): return summed(gradient)
+
+        def model_of(model):
+            return lambda x: sum(Sum.apply(model(x * k)) for k in (1.0, 0.5, 0.25))
+
+        def eager(model): return model_of(model), update, None
+        def plan(model):
+            return torch.compile(model_of(model), backend=engine.torch.backend, options={"workers": 2}), update, None
+
+        def update(call, x):
+            loss = mse_loss(call(x).squeeze(1), x.sum(1))
+            loss.backward()
+            return loss
+
+        (expected, _), (found, _) = trained(eager), trained(plan)
+        print(torch.allclose(torch.tensor(expected[:60]), torch.tensor(found[:60])),
+              sorted({(region.choice.decided, region.choice.why[:18]) for region in engine.torch.regions.compiled}))
+    """, tmp_path)  # fmt: skip
+    assert said == ["True [('in turn', 'it has collectives')]\n"] * 2
