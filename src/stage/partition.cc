@@ -76,19 +76,26 @@ class Partitioner {
     }
   }
 
-  // Finds what is downstream of a source: a node that does not depend on the data has nothing to run ahead of.
+  // Finds what is downstream of a source, because a node that does not depend on the data has nothing to run ahead of; and
+  // constants, which need nothing of the step, so that they go with the staged nodes that need them.
   void FindReach() {
     reaches_.assign(graph_.nodes.size(), false);
     constant_.assign(graph_.nodes.size(), false);
+    consumers_.resize(graph_.nodes.size());
     for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
       const auto made_by = [&](const auto& which) {
         return [&](uint32_t v) { return producer_[v] != kNobody && which[producer_[v]]; };
       };
       reaches_[n] = node.source || std::any_of(node.inputs.begin(), node.inputs.end(), made_by(reaches_));
-      constant_[n] = !node.source && node.effects.empty() && node.after.empty() &&
+      constant_[n] = !node.source && !node.copy && node.effects.empty() && node.after.empty() &&
                      std::all_of(node.inputs.begin(), node.inputs.end(), made_by(constant_));
+      for (uint32_t v : node.inputs)
+        if (producer_[v] != kNobody) consumers_[producer_[v]].push_back(n);
     }
+  }
+  bool Feeds(uint32_t n, const std::vector<bool>& staged) const {
+    return std::any_of(consumers_[n].begin(), consumers_[n].end(), [&](uint32_t m) { return staged[m]; });
   }
 
   std::string Name(uint32_t n) const { return "'" + graph_.nodes[n].name + "'"; }
@@ -99,11 +106,11 @@ class Partitioner {
     if (node.target) return "is a marked target";
     if (node.collective) return "is a collective: every process must run it in the same order";
     if (!node.kept.empty()) return node.kept;
-    if (!reaches_[n]) return "does not depend on the source";
+    if (!reaches_[n] && !(constant_[n] && Feeds(n, staged))) return "does not depend on the source";
     for (uint32_t v : node.inputs) {
       const uint32_t from = producer_[v];
       if (from == kNobody) return "reads '" + graph_.values[v].name + "', which each step is given";
-      if (!staged[from] && !constant_[from]) return "needs " + Name(from) + ", which is not staged";
+      if (!staged[from]) return "needs " + Name(from) + ", which is not staged";
     }
     for (uint32_t before : node.after) {
       if (!staged[before]) return "comes after " + Name(before) + ", which is not staged";
@@ -160,7 +167,7 @@ class Partitioner {
     }
     std::map<uint32_t, std::vector<uint32_t>> by_root;
     for (uint32_t n = 0; n < root.size(); ++n) {
-      if (most[n] && !graph_.nodes[n].copy) by_root[find(n)].push_back(n);
+      if (most[n] && !graph_.nodes[n].copy && !constant_[n]) by_root[find(n)].push_back(n);
     }
     for (auto& [first, group] : by_root) groups_.push_back(std::move(group));
     std::sort(groups_.begin(), groups_.end(), [](const auto& a, const auto& b) { return a.back() < b.back(); });
@@ -180,7 +187,7 @@ class Partitioner {
       for (size_t g = 0; g < groups_.size(); ++g) {
         if (set >> g & 1) Put(staged, g, true);
       }
-      PutCopies(staged);
+      PutFollowers(staged);
       if (Legal(staged)) consider(staged);
     }
   }
@@ -190,7 +197,7 @@ class Partitioner {
     std::vector<bool> staged(graph_.nodes.size(), false);
     for (size_t g = 0; g < groups_.size(); ++g) {
       Put(staged, g, true);
-      PutCopies(staged);
+      PutFollowers(staged);
       if (Legal(staged)) consider(staged);
     }
   }
@@ -203,7 +210,7 @@ class Partitioner {
         std::vector<bool> staged(graph_.nodes.size(), false);
         for (uint32_t n : best.staged) staged[n] = true;
         Put(staged, g, !staged[groups_[g].front()]);
-        PutCopies(staged);
+        PutFollowers(staged);
         if (!Legal(staged)) continue;
         Cut cut = Describe(staged);
         if (!Better(cut, best)) continue;
@@ -217,8 +224,10 @@ class Partitioner {
     for (uint32_t n : groups_[group]) staged[n] = where;
   }
 
-  // Stages the copies of staged values, and no other copies.
-  void PutCopies(std::vector<bool>& staged) const {
+  // Stages the constants that staged nodes need and the copies of staged values, and no others.
+  void PutFollowers(std::vector<bool>& staged) const {
+    for (uint32_t n = static_cast<uint32_t>(staged.size()); n-- > 0;)
+      if (constant_[n]) staged[n] = reasons_[n].empty() && Feeds(n, staged);
     for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
       if (!graph_.nodes[n].copy) continue;
       const uint32_t from = producer_[graph_.nodes[n].inputs[0]];
@@ -269,6 +278,7 @@ class Partitioner {
   const HandOverCost cost_;
   std::vector<uint32_t> producer_;  // by value
   std::vector<bool> reaches_, constant_;
+  std::vector<std::vector<uint32_t>> consumers_;  // by node: the nodes that take its values
   std::vector<std::string> reasons_;
   std::vector<std::vector<uint32_t>> groups_;
 };

@@ -1,9 +1,10 @@
 // Partition: finds the part of a step that may run ahead of the rest, and the best legal cut. Pure: it takes values,
 // returns values, and knows no threads.
 //
-// A node may be staged if nothing can tell whether it ran ahead: all its inputs are staged or constant; it reads no Var
-// that the rest writes, and writes none that the rest touches (a random state is a Var that is updated); it comes after
-// no node of the rest; it is no collective and no target. Of the sets for which that holds, the best is the one whose
+// A node may be staged if nothing can tell whether it ran ahead: all its inputs are staged; it reads no Var that the rest
+// writes, and writes none that the rest touches (a random state is a Var that is updated); it comes after no node of the
+// rest; it is no collective and no target. A constant, which has no effects and whose inputs are constants, is staged if a
+// staged node needs it. Each node is on one side, so that it runs once a step. Of the sets for which that holds, the best is the one whose
 // slower side is fastest, hand-over included; of equal ones, the one with fewer bytes to hand over. An empty cut is an
 // answer too.
 //

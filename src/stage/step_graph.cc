@@ -86,22 +86,13 @@ std::vector<ValueId> BoundaryValues(const Graph& graph, std::span<const ValueId>
 
 Graph PartOf(const Graph& graph, const std::vector<bool>& part, std::span<const ValueId> in,
              std::span<const ValueId> out, uint8_t lane) {
-  std::vector<bool> given(graph.values().size(), false), mine = part;
-  for (ValueId v : in) given[v.index] = true;
-  // Backwards, so that constants of constants are found too.
-  for (uint32_t n = static_cast<uint32_t>(part.size()); n-- > 0;) {
-    if (!mine[n]) continue;
-    for (ValueId v : graph.nodes()[n].inputs)
-      if (const uint32_t from = graph.values()[v.index].producer; !given[v.index] && from != UINT32_MAX)
-        mine[from] = true;
-  }
   Graph result;
   std::vector<ValueId> here(graph.values().size());
   for (ValueId v : in) here[v.index] = result.Input(graph.values()[v.index].name, graph.values()[v.index].type);
   std::vector<NodeId> ids(part.size());
   std::vector<ValueId> inputs;
   for (uint32_t n = 0; n < part.size(); ++n) {
-    if (!mine[n]) continue;
+    if (!part[n]) continue;
     const Graph::Node& node = graph.nodes()[n];
     inputs.clear();
     for (ValueId v : node.inputs) inputs.push_back(here[v.index]);
@@ -112,7 +103,7 @@ Graph PartOf(const Graph& graph, const std::vector<bool>& part, std::span<const 
     for (uint32_t i = 0; i < node.outputs.size(); ++i) here[node.outputs[i].index] = ids[n][i];
   }
   for (const Graph::Edge& e : graph.Edges())
-    if (e.kind == Graph::Edge::Kind::kOrder && mine[e.from] && mine[e.to]) result.Order(ids[e.from], ids[e.to]);
+    if (e.kind == Graph::Edge::Kind::kOrder && part[e.from] && part[e.to]) result.Order(ids[e.from], ids[e.to]);
   for (ValueId v : out) result.Output(here[v.index]);
   return result;
 }

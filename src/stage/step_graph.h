@@ -20,8 +20,7 @@ StepGraph ToStepGraph(const Graph& graph, std::span<const ValueId> sourced, cons
 std::vector<ValueId> BoundaryValues(const Graph& graph, std::span<const ValueId> sourced,
                                     const std::vector<bool>& before, const std::vector<bool>& after);
 
-// The nodes `part` as a graph that takes `in` and returns `out`. Other values that they need are constants, which the
-// graph computes itself. `lane`: for nodes on a GPU that name no lane.
+// The nodes `part` as a graph that takes `in`, which has all that they need and do not make, and returns `out`. `lane`: for nodes on a GPU that name no lane.
 Graph PartOf(const Graph& graph, const std::vector<bool>& part, std::span<const ValueId> in,
              std::span<const ValueId> out, uint8_t lane);
 

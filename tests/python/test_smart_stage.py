@@ -1,6 +1,7 @@
 """SmartStage: what is staged and why, the same results whichever way steps run, ends, errors, positions, switches."""
 
 import collections
+import itertools
 import threading
 import time
 
@@ -124,6 +125,30 @@ def test_only_state_of_the_input_is_changed_ahead(own):
     assert [drawn.get() for drawn in steps] == list(range(1, len(ROWS) + 1))
     reason = dict(steps.report["nodes"])["draw"]
     assert reason == ("" if own else "changes Var 'counter', which is no input_state: others may look at it between steps")
+
+
+@pytest.mark.parametrize("options", [{"do_smart_stage": False}, AT_ONCE])
+def test_an_op_without_inputs_runs_once_a_step(options):
+    total, calls = engine.value([0], name="total"), itertools.count()
+
+    @engine.op
+    def config():
+        return next(calls)
+
+    @engine.op
+    def prepare(x, made):
+        return x, made
+
+    @engine.op(updates="total", outputs=1)
+    def train(total, prepared, made):
+        return *prepared, made
+
+    def step(x):
+        made = config()
+        return train(total, prepare(x, made), made)
+
+    steps = engine.data.smart_stage(step, iter(range(4)), **options)
+    assert [done.get() for done in steps] == [(i, i, i) for i in range(4)]
 
 
 def test_marked_targets_stay():

@@ -143,7 +143,31 @@ TEST(PartitionTest, ConstantsMayFeedWhatIsStaged) {
   b[target].target = true;
   const Cut cut = Partition(b.graph, {});
   EXPECT_EQ(ReasonOf(cut, hash), "");
-  EXPECT_EQ(ReasonOf(cut, buckets), "does not depend on the source");
+  EXPECT_EQ(ReasonOf(cut, buckets), "");
+}
+
+// It runs once a step: where a staged node needs it, its value is handed over to the rest.
+TEST(PartitionTest, AConstantIsOnOneSide) {
+  Builder b;
+  const uint32_t size = b.Add("size", {}), buckets = b.Add("buckets", {size}), other = b.Add("other", {size}),
+                 read = b.Add("read", {}, 1e-3), hash = b.Add("hash", {buckets, read}, 1e-3),
+                 target = b.Add("target", {buckets, other, hash}, 2e-3);
+  b[read].source = true;
+  b[target].target = true;
+  const Cut cut = Partition(b.graph, {});
+  EXPECT_EQ(cut.staged, (std::vector<uint32_t>{size, buckets, read, hash}));
+  EXPECT_EQ(cut.boundary, (std::vector<uint32_t>{size, buckets, hash}));
+  EXPECT_EQ(ReasonOf(cut, other), "does not depend on the source");
+}
+
+TEST(PartitionTest, AConstantThatStaysKeepsWhatNeedsIt) {
+  Builder b;
+  const uint32_t gather = b.Add("gather", {}), read = b.Add("read", {}), hash = b.Add("hash", {gather, read});
+  b[gather].collective = true;
+  b[read].source = true;
+  const Cut cut = Partition(b.graph, {}, Choice::kLargest);
+  EXPECT_EQ(cut.staged, std::vector<uint32_t>{read});
+  EXPECT_EQ(ReasonOf(cut, hash), "needs 'gather', which is not staged");
 }
 
 TEST(PartitionTest, OfEquallyFastCutsTheOneWithFewerBytesWins) {
@@ -243,10 +267,13 @@ bool IsLegal(const StepGraph& g, const std::vector<bool>& staged) {
     for (uint32_t v : node.inputs) {  // value v is made by node v
       fed[n] = fed[n] || fed[v];
       constant[n] = constant[n] && constant[v];
-      ready = ready && (staged[v] || constant[v]);
+      ready = ready && staged[v];
     }
     if (!staged[n]) continue;
-    if (!ready || !fed[n] || node.target || node.collective) return false;
+    bool needed = fed[n];
+    for (size_t m = n + 1; m < g.nodes.size() && constant[n]; ++m)
+      needed = needed || (staged[m] && std::count(g.nodes[m].inputs.begin(), g.nodes[m].inputs.end(), n));
+    if (!ready || !needed || node.target || node.collective) return false;
     for (uint32_t m : node.after) {
       if (!staged[m]) return false;
     }

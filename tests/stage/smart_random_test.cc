@@ -37,6 +37,7 @@ struct Step {
         desc.inputs.push_back(random.OneIn(3) ? made[random.Below(made.size())] : made.back());
         if (n < count / 2 && desc.inputs.back() == rate) desc.inputs.back() = row;
       }
+      if (random.OneIn(8)) desc.inputs.clear();  // without a Var too, it is a constant of the step
       // Vars 0 and 1 belong to the first half, the others to the second, but for some.
       uint32_t var = kVars;
       bool reads = false;

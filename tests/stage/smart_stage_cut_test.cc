@@ -106,6 +106,26 @@ TEST(SmartStageTest, NodesThatNobodyNeedsAreNotRunAhead) {
   EXPECT_TRUE(Has(steps.Explain(), "not staged print: has neither a result that is used nor an effect"));
 }
 
+// What a node without inputs gives may differ from call to call. Both sides of the cut need it here.
+TEST(SmartStageTest, ANodeThatNeedsNothingOfTheStepRunsOnceAStep) {
+  for (const int levels : {1, 3}) {
+    TrainingProgram p;
+    int calls = 0;
+    Graph graph;
+    const ValueId row = graph.Input<int>("row");
+    const NodeId config = graph.Add({.name = "config"}, [&] { return ++calls; });
+    const NodeId twice = graph.Add({.name = "twice", .inputs = {config[0]}}, [](const int& n) { return 2 * n; });
+    const NodeId parse = graph.Add({.name = "parse", .inputs = {row, twice[0]}}, [](int x, int n) { return x + n; });
+    const NodeId step = graph.Add({.name = "step", .inputs = {parse[0], config[0]}, .updates = {p.weight}},
+                                  [](int x, const int& n) { return 1000 * n + x; });
+    graph.Output(step[0]);
+    SmartStage steps(p.eng, graph, {SourceOf<int>("rows", row, [n = 0]() mutable { return n++; })}, AtOnce({}, levels));
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(steps.Next().Take<int>(0), 1000 * (i + 1) + i + 2 * (i + 1));
+    EXPECT_EQ(steps.Report().staged, 3u);
+    EXPECT_TRUE(Has(steps.Explain(), "handed over config"));
+  }
+}
+
 // DeepRec: an empty boundary failed.
 TEST(SmartStageTest, AStageThatHandsNothingOverIsAStage) {
   TrainingProgram p;
