@@ -127,8 +127,8 @@ class Away {
 // Whether the calling thread holds the GIL of the main interpreter.
 bool HasGil() noexcept;
 // Called when the interpreter is about to end: waits for helper threads, then refuses new visits, and waits until every
-// thread in WithoutGil has come back. GIL held. The engines have been shut down, so every wait has ended; waits a
-// minute at most.
+// thread in WithoutGil has come back. GIL held. The engines have been shut down and the stages cancelled, so waits end; waits
+// a minute at most.
 void Leave();
 bool Leaving() noexcept;
 // Called in a fork's child, where only the calling thread is left.

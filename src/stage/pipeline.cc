@@ -12,6 +12,7 @@
 #include "area_state.h"
 #include "engine/spi/stage_host.h"
 #include "engine/stage.h"
+#include "turns.h"
 
 namespace engine {
 // The stream of a stage between two restarts. The stage's threads share it, so that nothing of it reaches the next
@@ -19,11 +20,15 @@ namespace engine {
 struct StageStream {
   StageStream(const StageOptions& options, detail::StageSource from)
       : area(options), source(std::move(from)), host(area.options().host.get()) {}
+  void Cancel() {
+    area.Cancel();
+    pulling.Cancel();
+  }
 
   StagingArea area;
   detail::StageSource source;
   StageHost* const host;
-  std::mutex pulling;  // taken while `pull` runs and its ticket is drawn
+  detail::Turns pulling;  // taken while `pull` runs and its ticket is drawn
   // Taken by the thread that starts the producers. If that fails, another call may try; nobody waits for items under
   // it.
   std::mutex starting;
@@ -93,20 +98,36 @@ void Start(const StreamPtr& stream) {
   for (int i = 1; i < stream->area.options().num_threads; ++i) SpawnOneMore(stream);
 }
 
+// The turn of a producer in a source that has a `pull`; without one, nothing.
+class Pulling {
+ public:
+  Pulling(StageStream& stream, bool serial) : turns_(stream.pulling), mine_(serial && turns_.Enter(stream.host)) {}
+  ~Pulling() { Leave(); }
+  Pulling(const Pulling&) = delete;
+  bool mine() const { return mine_; }
+  void Leave() NO_THREAD_SAFETY_ANALYSIS {
+    if (std::exchange(mine_, false)) turns_.Leave();
+  }
+
+ private:
+  detail::Turns& turns_;
+  bool mine_;
+};
+
 // Makes one item. False: this producer ends.
 bool ProduceOne(const StreamPtr& stream) {
   StagingArea& area = stream->area;
   uint64_t ticket;
   StageItem item;
   const bool serial = static_cast<bool>(stream->source.pull);
-  std::unique_lock<std::mutex> pulling(stream->pulling, std::defer_lock);
-  if (serial && !pulling.try_lock()) StageHost::Blocking(stream->host, [&] { pulling.lock(); });
+  Pulling pulling(*stream, serial);
+  if (serial && !pulling.mine()) return false;  // it was cancelled
   StagingArea::Turn turn = area.Begin(&ticket, stream->host ? StagingArea::kNow : StagingArea::kNever);
   if (turn == StagingArea::Turn::kBusy) StageHost::Blocking(stream->host, [&] { turn = area.Begin(&ticket); });
   switch (turn) {
     case StagingArea::Turn::kOver: return false;
     case StagingArea::Turn::kSpawn:
-      if (serial) pulling.unlock();
+      pulling.Leave();
       SpawnOneMore(stream);  // only autotune asks for more producers, and does without
       return true;
     case StagingArea::Turn::kBusy: return true;
@@ -117,7 +138,7 @@ bool ProduceOne(const StreamPtr& stream) {
     if (serial) {
       more = stream->source.pull(&item);
       if (!more) area.End(ticket, true);
-      pulling.unlock();
+      pulling.Leave();
     }
     if (!more) return true;
     if (stream->source.make && !stream->source.make(&item)) {
@@ -145,11 +166,13 @@ void Produce(const StreamPtr& stream) {
   Ended(*stream);
 }
 
-// Waits until no producer is inside the source; returns false at `until`.
+// Waits until no producer is inside the source; returns false at `until`. Gives a host its thread back now and then: no cancel
+// ends this wait, and an interpreter that ends cannot wait for a source that does not return.
 bool AwaitEnd(StageStream& stream, detail::Clock::time_point until) {
+  constexpr auto kAttempt = std::chrono::milliseconds(50);
   bool ended = false;
   const auto attempt = [&](StageHost::Time most) {
-    const auto end = std::min(most, until);
+    const auto end = std::min({most, until, stream.host ? detail::Clock::now() + kAttempt : kNever});
     MutexLock lock(stream.mu);
     while (stream.live > 0 && detail::Clock::now() < end) stream.ended.WaitUntil(stream.mu, end);
     ended = stream.live == 0;
@@ -209,7 +232,7 @@ StageBase::~StageBase() {
   State* const state = Now();
   if (detail::ForkGeneration() != state->generation) return;  // mutant: stage_ends_in_a_child
   const auto stream = state->Current();
-  stream->area.Cancel();
+  stream->Cancel();
   if (!stream->host) Join(*stream);
   delete state;
 }
@@ -220,7 +243,7 @@ StageBase::State* StageBase::Now() const { return state_.load(std::memory_order_
 void StageBase::Start() { engine::Start(Now()->Current()); }
 
 void StageBase::Close() { Now()->Current()->area.Close(); }
-void StageBase::Cancel() { Now()->Current()->area.Cancel(); }
+void StageBase::Cancel() { Now()->Current()->Cancel(); }
 
 void StageBase::Restart() {
   State* const state = Now();
@@ -249,7 +272,7 @@ void StageBase::Restart(detail::StageSource source) {
   // Again if another thread has restarted it meanwhile, and that stream may have begun.
   for (std::shared_ptr<StageStream> before;;) {
     before = state->Current();
-    before->area.Cancel();
+    before->Cancel();
     Join(*before);
     detail::MutexLock lock(state->mu);
     if (state->stream != before) continue;

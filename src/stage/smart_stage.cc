@@ -5,7 +5,9 @@
 #include "base/sync.h"
 #include "engine/engine.h"
 #include "engine/spi/stage_host.h"
+#include "pool.h"
 #include "smart_pipeline.h"
+#include "turns.h"
 
 namespace engine {
 
@@ -60,22 +62,22 @@ struct SmartStage::State {
   SmartStageOptions options;
   const std::shared_ptr<detail::StepReader> reader;
   std::unique_ptr<detail::AskedReader> asked;
-  // relaxed: a count that is only compared.
-  std::atomic<int> clients{0};
+  // How many threads are inside of Next or Record, and above 32 bits the fork generation that they are of. relaxed: it is
+  // only compared.
+  std::atomic<uint64_t> clients{0};
+  detail::Turns turns;                                // one Next at a time, so that steps start in order
+  std::shared_ptr<SmartStep> step GUARDED_BY(turns);  // null: not recorded yet
+  std::optional<StepItem> held GUARDED_BY(turns);     // an item whose step was refused; the next step gets it
+  bool held_is_staged GUARDED_BY(turns) = false;
+  SmartStep::Ran held_ran GUARDED_BY(turns) = SmartStep::Ran::kWhole;
+  uint64_t reported GUARDED_BY(turns) = 0;       // changes() of the step that the report has
+  std::exception_ptr failure GUARDED_BY(turns);  // what a source threw
+  bool ended GUARDED_BY(turns) = false;
+  std::vector<detail::SmartPipeline::Size> sizes GUARDED_BY(turns);
+  bool closing GUARDED_BY(turns) = false;  // the pipeline delivers the items that it has begun, and then goes
+  detail::Backoff backoff GUARDED_BY(turns);
 
-  detail::Mutex next_mu;                                // one Next at a time, so that steps start in order
-  std::shared_ptr<SmartStep> step GUARDED_BY(next_mu);  // null: not recorded yet
-  std::optional<StepItem> held GUARDED_BY(next_mu);     // an item whose step was refused; the next step gets it
-  bool held_is_staged GUARDED_BY(next_mu) = false;
-  SmartStep::Ran held_ran GUARDED_BY(next_mu) = SmartStep::Ran::kWhole;
-  uint64_t reported GUARDED_BY(next_mu) = 0;       // changes() of the step that the report has
-  std::exception_ptr failure GUARDED_BY(next_mu);  // what a source threw
-  bool ended GUARDED_BY(next_mu) = false;
-  std::vector<detail::SmartPipeline::Size> sizes GUARDED_BY(next_mu);
-  bool closing GUARDED_BY(next_mu) = false;  // the pipeline delivers the items that it has begun, and then goes
-  detail::Backoff backoff GUARDED_BY(next_mu);
-
-  mutable detail::Mutex mu;  // taken under next_mu or alone; nothing is waited for under it
+  mutable detail::Mutex mu;  // taken under turns or alone; nothing is waited for under it
   std::shared_ptr<detail::SmartPipeline> pipeline GUARDED_BY(mu);
   bool cancelled GUARDED_BY(mu) = false;
   std::condition_variable cancelling;
@@ -84,31 +86,51 @@ struct SmartStage::State {
 
   const std::string& name() const { return options.stage.name; }
   StageHost* host() const { return options.stage.host.get(); }
+  [[noreturn]] void ThrowCancelled() const { throw CancelledError("smart stage '" + name() + "': it was cancelled"); }
 
-  // Lets one call in at a time, and refuses more than num_clients threads.
-  class SCOPED_CAPABILITY Turn {
+  // Counts a call, and refuses more than num_clients; also those of a fork's child if one of the parent's was inside, which has
+  // left the state as it was in the middle of that call.
+  class Client {
    public:
-    explicit Turn(State& s) ACQUIRE(s.next_mu) NO_THREAD_SAFETY_ANALYSIS : s_(s) {
-      const int most = s.options.stage.num_clients;
-      if (s.clients.fetch_add(1, std::memory_order_relaxed) >= most) {
-        s.clients.fetch_sub(1, std::memory_order_relaxed);
-        throw UsageError("smart stage '" + s.name() + "': more than num_clients (" + std::to_string(most) +
-                         ") threads ask for steps at once; raise num_clients");
-      }
-      if (!s.next_mu.TryLock()) StageHost::Blocking(s.host(), [&]() NO_THREAD_SAFETY_ANALYSIS { s.next_mu.Lock(); });
+    explicit Client(State& s) : s_(s) {
+      const uint64_t generation = detail::ForkGeneration();
+      const auto most = static_cast<uint32_t>(s.options.stage.num_clients);
+      uint64_t was = s.clients.load(std::memory_order_relaxed);
+      uint32_t inside;
+      do {
+        inside = static_cast<uint32_t>(was);
+        if (inside > 0 && was >> 32 != generation)
+          throw ForkedWhilePending("smart stage '" + s.name() +
+                                   "': a thread was asking it for a step when the process forked, " +
+                                   "and stayed in the parent; make another smart stage here");
+        if (inside >= most)
+          throw UsageError("smart stage '" + s.name() + "': more than num_clients (" + std::to_string(most) +
+                           ") threads ask for steps at once; raise num_clients");
+      } while (!s.clients.compare_exchange_weak(was, generation << 32 | (inside + 1), std::memory_order_relaxed));
     }
-    ~Turn() RELEASE() NO_THREAD_SAFETY_ANALYSIS {
-      s_.next_mu.Unlock();
-      s_.clients.fetch_sub(1, std::memory_order_relaxed);
-    }
-    Turn(const Turn&) = delete;
+    ~Client() { s_.clients.fetch_sub(1, std::memory_order_relaxed); }
+    Client(const Client&) = delete;
 
    private:
     State& s_;
   };
 
+  // Lets one call in at a time.
+  class SCOPED_CAPABILITY Turn {
+   public:
+    explicit Turn(State& s) ACQUIRE(s.turns) NO_THREAD_SAFETY_ANALYSIS : client_(s), turns_(s.turns) {
+      if (!turns_.Enter(s.host())) s.ThrowCancelled();
+    }
+    ~Turn() RELEASE() NO_THREAD_SAFETY_ANALYSIS { turns_.Leave(); }
+    Turn(const Turn&) = delete;
+
+   private:
+    Client client_;
+    detail::Turns& turns_;
+  };
+
   // Ends all that holds values of the program, while this state is whole: their destructors may ask for the counters, also those of
-  // the items that a producer drops meanwhile. For the destructor, which no call runs beside; so without next_mu, which in a fork's
+  // the items that a producer drops meanwhile. For the destructor, which no call runs beside; so without turns, which in a fork's
   // child a thread of the parent may have.
   void Empty() NO_THREAD_SAFETY_ANALYSIS {
     std::shared_ptr<detail::SmartPipeline> last;
@@ -125,7 +147,7 @@ struct SmartStage::State {
   // pipelines.
   detail::SmartPipeline* Pipeline() {
     detail::MutexLock lock(mu);
-    if (cancelled) throw CancelledError("smart stage '" + name() + "': it was cancelled");
+    if (cancelled) ThrowCancelled();
     return pipeline.get();
   }
   void Replace(std::shared_ptr<detail::SmartPipeline> next) {
@@ -137,13 +159,13 @@ struct SmartStage::State {
     stats.on = pipeline != nullptr;
   }
   // Whether the data has ended. Throws if the stage was cancelled, or a source has failed.
-  bool IsOver() REQUIRES(next_mu) {
+  bool IsOver() REQUIRES(turns) {
     Pipeline();  // throws if cancelled
     if (failure) std::rethrow_exception(failure);
     return ended;
   }
 
-  void Made(Graph graph, std::vector<ValueId> sourced) REQUIRES(next_mu) {
+  void Made(Graph graph, std::vector<ValueId> sourced) REQUIRES(turns) {
     step = std::make_shared<SmartStep>(eng, std::move(graph), std::move(sourced), options);
     auto fresh = step->Report();
     detail::MutexLock lock(mu);
@@ -151,7 +173,7 @@ struct SmartStage::State {
   }
 
   // Reads one item on the calling thread; nothing at the end of the data.
-  std::optional<StepItem> Read() REQUIRES(next_mu) {
+  std::optional<StepItem> Read() REQUIRES(turns) {
     const StageOptions& stage = options.stage;
     for (;; Pipeline()) {  // Pipeline throws if cancelled
       try {
@@ -183,7 +205,7 @@ struct SmartStage::State {
       }
     }
   }
-  void RunLevel(size_t level, StepItem& item) REQUIRES(next_mu) {
+  void RunLevel(size_t level, StepItem& item) REQUIRES(turns) {
     StageHost::Blocking(host(), [&]() NO_THREAD_SAFETY_ANALYSIS { step->RunLevel(level, item); });
   }
   void Pause(std::chrono::milliseconds pause) {
@@ -205,7 +227,7 @@ struct SmartStage::State {
 
   // The next item; which way its step runs; whether only the rest of it is to run; and how long it took to read or to take
   // the item.
-  std::optional<StepItem> NextItem(SmartStep::Ran* ran, bool* staged, double* seconds) REQUIRES(next_mu) {
+  std::optional<StepItem> NextItem(SmartStep::Ran* ran, bool* staged, double* seconds) REQUIRES(turns) {
     for (;;) {
       detail::SmartPipeline* open = Pipeline();
       // If a call asked for an item and its wait timed out, the next call gets that item. No stage may read from the
@@ -242,7 +264,7 @@ struct SmartStage::State {
   }
 
   // Starts the step of `held`. A host keeps its own lock if the start neither waits nor runs nodes.
-  Run Start(std::span<Value> given, const RunOptions& run_options, Site site) REQUIRES(next_mu) {
+  Run Start(std::span<Value> given, const RunOptions& run_options, Site site) REQUIRES(turns) {
     Run run;
     const auto start = [&](bool may_wait) NO_THREAD_SAFETY_ANALYSIS {
       run = held_is_staged ? step->StartRest(*held, given, run_options, site, may_wait)
@@ -255,7 +277,7 @@ struct SmartStage::State {
     return run;
   }
 
-  Run Next(std::span<Value> given, const RunOptions& run_options, Site site) REQUIRES(next_mu) {
+  Run Next(std::span<Value> given, const RunOptions& run_options, Site site) REQUIRES(turns) {
     if (IsOver()) return {};
     if (!step) throw UsageError("smart stage '" + name() + "': its step has not been recorded; call Record first");
     detail::SmartPipeline* const open = Pipeline();
@@ -344,6 +366,7 @@ void SmartStage::Cancel() {
     s.cancelling.notify_all();
     pipeline = s.pipeline;
   }
+  s.turns.Cancel();
   // Without the lock: items are dropped, whose destructors may ask this stage for its counters.
   if (pipeline) pipeline->Cancel();
   if (s.asked) s.asked->Cancel();

@@ -52,6 +52,51 @@ PROGRAMS = {
         """,
         ["end"],
     ),
+    "producers that wait for a source that blocks": (
+        """
+        entered, waits = threading.Event(), threading.Event()
+        def source():
+            yield 1
+            entered.set()
+            waits.wait()
+        s = engine.data.staged(source(), num_threads=3)
+        next(s); entered.wait()
+        print('end')
+        """,
+        ["end"],
+    ),
+    "a daemon thread that joins it": (
+        """
+        entered = threading.Event()
+        s = engine.data.staged(lambda: (entered.set(), threading.Event().wait()))
+        def join():
+            try: s.join()
+            except engine.ShutdownError: pass
+        s.start(); entered.wait()
+        threading.Thread(target=join, daemon=True).start()
+        print('end')
+        """,
+        ["end"],
+    ),
+    "daemon threads of which one waits until the other has its step": (
+        """
+        entered = threading.Event()
+        def source():
+            entered.set()
+            threading.Event().wait()
+            yield 1
+        @engine.op
+        def same(x): return x
+        steps = engine.data.smart_stage(lambda x: same(x), source(), num_clients=2)
+        def ask():
+            try: next(steps)
+            except engine.CancelledError: pass
+        for _ in range(2): threading.Thread(target=ask, daemon=True).start()
+        entered.wait()
+        print('end')
+        """,
+        ["end"],
+    ),
     "a consumer that is a thread of the program": (
         """
         s = engine.data.staged(range(100))
@@ -120,6 +165,25 @@ def test_ctrl_c_while_a_program_waits_for_a_source_that_blocks(run_python):
     assert ended.code != 0 and "KeyboardInterrupt" in ended.err and "Fatal" not in ended.err, ended
 
 
+def test_ctrl_c_while_another_thread_waits_for_the_item_of_its_step(run_python):
+    ended = run_python("""
+        import signal
+        entered = threading.Event()
+        def source():
+            entered.set()
+            threading.Event().wait()
+            yield 1
+        @engine.op
+        def same(x): return x
+        steps = engine.data.smart_stage(lambda x: same(x), source(), num_clients=2)
+        threading.Thread(target=steps.step, daemon=True).start()
+        entered.wait()
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        next(steps)
+        """)
+    assert ended.code != 0 and "KeyboardInterrupt" in ended.err and "Fatal" not in ended.err, ended
+
+
 FORK = """
 def child(check):
     import traceback, signal
@@ -159,6 +223,35 @@ assert list(s) == list(range(1, 50)) and list(fresh) == list(range(5))
 print('ok')
 """)
     assert ended.code == 0 and ended.out == "ok\n", ended
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("clients", [1, 2])
+def test_a_fork_while_a_thread_waits_for_the_item_of_its_step(clients, run_python):
+    ended = run_python(FORK + f"""
+entered, gate = threading.Event(), threading.Event()
+def source():
+    entered.set()
+    gate.wait()
+    yield from range(3)
+@engine.op
+def same(x): return x
+steps = engine.data.smart_stage(lambda x: same(x), source(), num_clients={clients}, name='rows')
+first = threading.Thread(target=steps.step)
+first.start(); entered.wait()
+def check():
+    try:
+        next(steps)
+    except engine.ForkedWhilePending as error:
+        assert "smart stage 'rows': a thread was asking it for a step" in str(error), error
+    else:
+        raise AssertionError('no error')
+    steps.cancel()
+assert child(check) == 0
+gate.set(); first.join()
+print([step.get() for step in steps])
+""")
+    assert ended.code == 0 and ended.out == "[1, 2]\n", ended
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -134,6 +134,38 @@ TEST_F(StageHostTest, AWaitThatIsGivenUpLosesNothing) {
   EXPECT_TRUE(stage.JoinFor(Timeout::kForever));
 }
 
+// Another thread is in a source that does not return.
+TEST_F(StageHostTest, AWaitForATurnMayBeGivenUp) {
+  Engine eng(Quiet(1));
+  Graph graph;
+  const ValueId row = graph.Input<int>("row");
+  graph.Output(graph.Add({.name = "same", .inputs = {row}}, [](int x) { return x; })[0]);
+  Gate gate;
+  Counter inside;
+  const auto read = [&, n = 0]() mutable {
+    inside.Add();
+    StageHost::Blocking(host.get(), [&] { gate.Wait(); });
+    return n++;
+  };
+  SmartStage steps(eng, graph, {SourceOf<int>("rows", row, read)},
+                   {.stage = {.num_clients = 2, .host = host}, .do_smart_stage = false});
+  std::thread first([&] {
+    const Locked lock(*host);
+    EXPECT_EQ(steps.Next().Take<int>(0), 0);
+  });
+  inside.WaitFor(1);
+  {
+    const Locked lock(*host);
+    host->give_up = true;
+    EXPECT_THROW(steps.Next(), WaitGivenUp);
+    host->give_up = false;
+  }
+  gate.Open();
+  first.join();
+  const Locked lock(*host);
+  EXPECT_EQ(steps.Next().Take<int>(0), 1);
+}
+
 TEST_F(StageHostTest, AThreadThatItCannotMakeIsRefusedAndMayBeAskedForAgain) {
   const Locked lock(*host);
   host->refuse = true;

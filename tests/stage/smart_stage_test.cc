@@ -1,4 +1,7 @@
 // SmartStage with threads: nobody can tell by the results whether steps are staged; errors, clients, refusals.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "support/threads.h"
 #include "training_program.h"
 
@@ -307,6 +310,62 @@ TEST(SmartStageTest, CancelEndsAWaitingNext) {
     gate.Open();
   }
   AwaitThreads(before);
+}
+
+TEST(SmartStageTest, CancelEndsTheWaitForATurn) {
+  TrainingProgram p;
+  Gate gate;
+  Counter inside;
+  SmartStage steps(p.eng, p.graph, {SourceOf<int>("rows", p.row, [&] { return inside.Add(), gate.Wait(), 1; })},
+                   {.stage = {.num_clients = 2}, .do_smart_stage = false});
+  const auto cancelled = [&] {
+    Value given[] = {2};
+    EXPECT_THROW(steps.Next(given), CancelledError);
+  };
+  std::thread first([&] {
+    Value given[] = {2};
+    EXPECT_EQ(steps.Next(given).Take<int>(1), 10);  // it has read its item
+  });
+  inside.WaitFor(1);
+  std::thread second(cancelled);
+  steps.Cancel();
+  second.join();
+  cancelled();
+  gate.Open();
+  first.join();
+}
+
+TEST(SmartStageTest, InTheChildOfAForkItSaysWhereItsClientsAre) {
+  for (const int clients : {1, 2}) {
+    TrainingProgram p;
+    Gate gate;
+    Counter inside;
+    SmartStage steps(p.eng, p.graph, {SourceOf<int>("rows", p.row, [&] { return inside.Add(), gate.Wait(), 1; })},
+                     {.stage = {.name = "rows", .num_clients = clients}, .do_smart_stage = false});
+    const auto step = [&] {
+      Value given[] = {2};
+      return steps.Next(given).Take<int>(1);
+    };
+    std::thread first([&] { EXPECT_EQ(step(), 10); });
+    inside.WaitFor(1);
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      int code = 1;
+      try {
+        step();
+      } catch (const ForkedWhilePending& error) {
+        code = Has(error.what(), "smart stage 'rows': a thread was asking it for a step") ? 0 : 2;
+      }
+      _exit(code);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << clients;
+    gate.Open();
+    first.join();
+    EXPECT_EQ(step(), 10);
+  }
 }
 
 // Cancel drops the items that are ready, whose destructors may ask the stage.

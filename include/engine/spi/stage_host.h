@@ -23,7 +23,7 @@ struct WaitGivenUp : std::exception {};
 class StageHost {
  public:
   using Time = StageClock::Time;
-  // Waits until `until` at most. True: the wait is over. False: `until` came first, so call again.
+  // Waits until `until` at most. True: the wait is over. False: it is not, so call again.
   using Attempt = std::function<bool(Time until)>;
   virtual ~StageHost() = default;
   // Runs `produce` on a new thread. `name` is that of the stage.
@@ -33,13 +33,14 @@ class StageHost {
   // As Await, for a consumer that wants an item; an attempt with Time::min() only looks.
   virtual void Take(const Attempt& attempt) { Await(attempt); }
 
-  // Calls host->Await; without a host, waits in `attempt` itself as long as it takes.
+  // Calls host->Await; without a host, waits in `attempt` itself.
   template <class F>
   static void AwaitOn(StageHost* host, F& attempt) {
     if (host) {
       host->Await(std::ref(attempt));
     } else {
-      attempt(Time::max());
+      while (!attempt(Time::max())) {
+      }
     }
   }
   // As AwaitOn, for a wait that may be long and cannot be cut into attempts.
