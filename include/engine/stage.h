@@ -88,7 +88,7 @@ class StageBase {
   // Starts over with the source as it was given to the constructor, and keeps nothing of the stream before. Waits until
   // the source returns. Of several calls at once, the last to end counts. A call that throws has changed nothing.
   void Restart();
-  // Waits until no producer is inside the source; returns false after `timeout`.
+  // Waits until no producer is inside the source; returns false after `timeout`. UsageError in the source itself, as of Restart.
   bool JoinFor(Timeout timeout);
 
   StageStats stats() const;
@@ -99,6 +99,7 @@ class StageBase {
   static constexpr auto kForever = Timeout::kForever;
   StagingArea::Taken TakeItem(StageItem* item, Timeout timeout);
   void Restart(detail::StageSource source);
+  void CheckRestart() const;  // throws what Restart would throw for whoever calls it
 
  private:
   struct State;

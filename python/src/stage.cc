@@ -79,6 +79,7 @@ class PyStage final : public engine::StageBase {
   }
   bool RestartWith(nb::handle pull, nb::handle make, engine::Timeout timeout) {
     try {
+      CheckRestart();
       Cancel();
       if (!JoinFor(timeout)) return false;
     } catch (const engine::ForkedWhilePending&) {  // the producers stayed in the parent

@@ -49,6 +49,15 @@ using detail::MutexLock;
 
 void Produce(const StreamPtr& stream);
 
+thread_local const StageStream* produced_here = nullptr;  // of which this thread is a producer
+
+// UsageError in the stream's own source, which would wait for itself for ever.
+void RefuseInSource(const StageStream& stream, const char* call) {
+  if (produced_here == &stream)
+    throw UsageError(stream.area.label() + "its own source calls " + call +
+                     ", which waits until that source has returned; call it elsewhere");
+}
+
 void Ended(StageStream& stream) {
   MutexLock lock(stream.mu);
   if (--stream.live == 0) stream.ended.NotifyAll();
@@ -154,6 +163,7 @@ bool ProduceOne(const StreamPtr& stream) {
 }
 
 void Produce(const StreamPtr& stream) {
+  produced_here = stream.get();
   try {
     stream->area.Enter();
     while (ProduceOne(stream)) {
@@ -163,6 +173,7 @@ void Produce(const StreamPtr& stream) {
   } catch (...) {  // no memory for one more item, say; what is not an item's own error is the stream's
     stream->area.Fail(std::current_exception());
   }
+  produced_here = nullptr;
   Ended(*stream);
 }
 
@@ -267,6 +278,7 @@ void StageBase::Restart(detail::StageSource source) {
     // Another thread was first, and ours comes after it.
   }
   // First what may be refused: then nothing has changed.
+  CheckRestart();
   auto given = std::make_shared<const detail::StageSource>(std::move(source));  // then: the one before
   auto next = std::make_shared<StageStream>(state->options, *given);
   // Again if another thread has restarted it meanwhile, and that stream may have begun.
@@ -283,7 +295,16 @@ void StageBase::Restart(detail::StageSource source) {
   }
 }
 
-bool StageBase::JoinFor(Timeout timeout) { return AwaitEnd(*Now()->Current(), detail::After(timeout)); }
+bool StageBase::JoinFor(Timeout timeout) {
+  const auto stream = Now()->Current();
+  RefuseInSource(*stream, "join");
+  return AwaitEnd(*stream, detail::After(timeout));
+}
+
+void StageBase::CheckRestart() const {
+  State* const state = Now();
+  if (detail::ForkGeneration() == state->generation) RefuseInSource(*state->Current(), "restart");
+}
 
 StageStats StageBase::stats() const { return Now()->Current()->area.stats(); }
 const StageOptions& StageBase::options() const { return Now()->options; }

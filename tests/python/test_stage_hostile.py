@@ -73,3 +73,14 @@ def test_an_item_may_change_while_its_bytes_are_counted():
         items, table = next(stage)
         assert items == [] and table == {}
     stage.close()
+
+
+@pytest.mark.parametrize("call", ["join", "restart"])
+def test_its_own_source_may_neither_join_nor_restart_it(call):
+    def source():
+        getattr(stage, call)()
+
+    stage = engine.data.staged(source, name="rows")
+    with pytest.raises(engine.UsageError, match=f"stage 'rows': its own source calls {call}, which waits until that source has returned"):
+        next(stage)
+    assert stage.join()

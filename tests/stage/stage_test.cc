@@ -122,6 +122,19 @@ TEST(StageTest, CancelWakesTheConsumerWhileTheSourceBlocks) {
   EXPECT_TRUE(stage.JoinFor(20s));
 }
 
+// It would wait for itself.
+TEST(StageTest, ItsOwnSourceMayNeitherJoinNorRestartIt) {
+  const std::function<void(Stage<int>&)> calls[] = {[](Stage<int>& s) { s.JoinFor(1ms); },
+                                                    [](Stage<int>& s) { s.Restart(); }};
+  for (const auto& call : calls) {
+    Stage<int>* own = nullptr;
+    Stage<int> stage({.name = "rows"}, [&]() -> int { return call(*own), 1; });
+    own = &stage;
+    EXPECT_TRUE(Has(RefusalOf([&] { stage.Take(); }), "stage 'rows': its own source calls "));
+    EXPECT_TRUE(stage.JoinFor(Timeout::kForever));
+  }
+}
+
 TEST(StageTest, CloseDeliversWhatWasBegunAlsoWhatWaitsForRoom) {
   Counter begun;
   Stage<int> stage({.capacity = 1, .num_threads = 2}, Count(100), [&](int x) { return begun.Add(), x; });
