@@ -398,13 +398,6 @@ void StagingArea::Cancel() {
   if (s.pool) s.pool->Nudge();
 }
 
-bool StagingArea::over() const {
-  const AreaState& s = *state_;
-  s.CheckFork();
-  detail::MutexLock lock(s.mu);
-  return s.buffer.stopped();
-}
-
 StageStats StagingArea::stats() const {
   const AreaState& s = *state_;
   s.CheckFork();

@@ -109,7 +109,6 @@ class StagingArea {
   // Ends everything now, and drops what is buffered. A second call does nothing.
   void Cancel();
 
-  bool over() const;  // no producer is needed any more
   StageStats stats() const;
   const StageOptions& options() const;
   // How the area's messages begin: "stage 'read' ".
