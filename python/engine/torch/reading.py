@@ -9,7 +9,6 @@ import contextlib
 import contextvars
 import os
 import threading
-import time
 import warnings
 from typing import Any, Callable, Iterator
 
@@ -21,6 +20,7 @@ from engine.sources import data_of
 from .generators import Own, draws
 
 LAZY = 2  # steps that are watched where none is profiled; fewer show nothing
+_ENDED = "engine.torch.smart_stage: the stage has ended"
 _AT_ONCE = 8  # ignored errors in a row without a pause, as of any stage
 _PATIENCE = 0.5  # seconds that a stage which ends waits for the thread that reads its loader
 
@@ -66,6 +66,7 @@ class Reading:
         self._source: set[str] = set()  # those that a read behind the first step has
         self.why = ""  # why items are read in turn with the steps
         self.items = 0  # how many were read
+        self.missing = 0  # how many items that were to be left out the loader does not have
         self.left_out = 0  # how many errors of the loader were ignored here
         self.error: BaseException | None = None  # what the loader ended with
 
@@ -84,6 +85,7 @@ class Reading:
             return
         with self._lock:
             self._ended = True
+            self._lock.notify_all()  # who pauses behind an error
             if self._reader != threading.get_ident():
                 self._lock.wait_for(lambda: not self._reader, _PATIENCE)
             let_go = self._left_behind()
@@ -121,6 +123,8 @@ class Reading:
                     raise StopIteration
                 elif self.error is not None:
                     raise self.error
+                elif self._ended:
+                    raise CancelledError(_ENDED)
                 elif not self._lazy:
                     return Slot(data_of(self._read()), True, self.left_out)
 
@@ -199,7 +203,7 @@ class Reading:
     def _read_past_ignored(self) -> Any:
         """The next item behind errors that are ignored, up to the budget in a row, with a stage's pauses."""
         in_a_row = 0
-        while True:
+        while not self._ended:
             try:
                 return self._read()
             except self._ignored:
@@ -207,13 +211,13 @@ class Reading:
                 if in_a_row > self._budget:
                     raise
                 self.left_out += 1
-                if in_a_row > _AT_ONCE:
-                    time.sleep(min(1.0, 1e-3 * 2 ** (in_a_row - _AT_ONCE - 1)))
+            if in_a_row > _AT_ONCE:
+                with self._lock:
+                    self._lock.wait_for(lambda: self._ended, min(1.0, 1e-3 * 2 ** (in_a_row - _AT_ONCE - 1)))
+        raise CancelledError(_ENDED)  # here, because it may be of the types that are ignored
 
     def _read(self) -> Any:
         """The next item, made in the loader's own context: what it sets there does not get to the steps, nor stay on another thread."""
-        if self._ended:
-            raise CancelledError("engine.torch.smart_stage: the stage has ended")
         assert self._context is not None
         before = torch.is_grad_enabled()
         torch.set_grad_enabled(self._with_gradients)
@@ -226,10 +230,14 @@ class Reading:
     def _read_here(self) -> Any:
         if self._items is None:
             self._items = iter(self._loader)
-        while self._skip:
-            self._skip -= 1
-            with contextlib.suppress(*self._ignored):
-                next(self._items)
+        try:
+            while self._skip:
+                with contextlib.suppress(*self._ignored):
+                    next(self._items)
+                self._skip -= 1  # not before: Ctrl-C leaves the item unread
+        except (StopIteration, *self._closed):
+            self.missing = self._skip
+            raise
         # What the first read draws comes before the first step, whichever way items are read.
         if not self._left or not self.items:
             data = next(self._items)

@@ -156,7 +156,7 @@ class SmartStage:
     def position(self) -> int:
         """How many items of the loader are done with, those that were skipped or ignored among them; a program that resumes
         passes it as ``skip``."""
-        return self._skip + self._done(self._steps.position)
+        return self._skip - self._reading.missing + self._done(self._steps.position)
 
     def _done(self, position: int) -> int:
         """Items that are read in turn with the steps are asked for before it is known whether the loader has them."""

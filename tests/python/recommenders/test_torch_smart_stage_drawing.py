@@ -1,12 +1,13 @@
 """engine.torch.smart_stage where the loader draws random numbers, the step does, or both do from one generator."""
 
 import random
+import threading
 import time
 import warnings
 
 import pytest
 
-from small_files import one_thread  # noqa: F401 - a fixture; skips the file where PyTorch is missing
+from small_files import PATIENCE, one_thread  # noqa: F401 - a fixture; skips the file where PyTorch is missing
 
 import numpy
 import torch
@@ -300,6 +301,51 @@ def test_what_is_read_in_turn_when_ctrl_c_comes_is_read_again():
     assert steps.position == 1
     with pytest.warns(UserWarning, match=IN_TURN):
         assert list(steps) == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("options", WAYS)
+def test_ctrl_c_while_items_are_left_out_leaves_out_as_many(options):
+    steps = engine.torch.smart_stage(lambda x: int(x[0]), Rows(9, {2: KeyboardInterrupt()}), skip=5, **options)
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+    assert next(steps) == 6 and steps.position == 6  # Rows does not give again what Ctrl-C has ended
+
+
+@pytest.mark.parametrize("options", WAYS)
+def test_the_position_behind_a_loader_with_fewer_items_than_are_left_out(options):
+    steps = engine.torch.smart_stage(doubled, rows(10), skip=20, **options)
+    assert steps.position == 20 and not list(steps) and steps.position == 10
+
+
+@pytest.mark.filterwarnings("ignore:engine.torch.smart_stage")
+def test_a_cancel_ends_the_errors_that_are_ignored():
+    """Also where the types that are ignored have the error that says so."""
+    paused = threading.Event()
+
+    class Broken:
+        asked = 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.asked += 1
+            if self.asked < 4:
+                return torch.rand(2)
+            if self.asked == 14:
+                paused.set()
+            raise OSError("no network")
+
+    given = Broken()
+    steps = engine.torch.smart_stage(dropout, given, ignored_exception_types=Exception, ignored_budget=40)
+    for _ in range(3):
+        next(steps)
+    ends = threading.Thread(target=lambda: (paused.wait(PATIENCE), steps.cancel()))
+    ends.start()
+    with pytest.raises(engine.CancelledError):
+        next(steps)
+    ends.join()
+    assert steps.stats()["skipped"] == given.asked - 3
 
 
 @torch.library.custom_op("engine_tests::noisy", mutates_args=())
