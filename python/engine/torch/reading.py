@@ -12,10 +12,9 @@ import threading
 import warnings
 from typing import Any, Callable, Iterator
 
-import torch
-
 from engine.errors import CancelledError
 from engine.sources import data_of
+from engine.torch_modes import Carrier
 
 from .generators import Own, draws
 
@@ -54,7 +53,7 @@ class Reading:
         self._loader, self._skip, self._closed, self._ignored, self._budget = loader, skip, closed, ignored, budget
         self._items: Iterator[Any] | None = None  # of the loader; None: none was asked for, or the stage has ended
         self._context: contextvars.Context | None = None  # in which the loader runs, on whichever thread; None: no step has begun
-        self._with_gradients = True  # the loader's mode, likewise
+        self._modes = Carrier()  # PyTorch's, of the loader, likewise
         self._ended, self._process = False, os.getpid()
         self._own, self._told = own, False
         self._lock = threading.Condition()  # for the fields
@@ -73,7 +72,7 @@ class Reading:
     def begin(self) -> None:
         """A step is asked for, on the thread that iterates. The loop begins with the first one."""
         if self._context is None:
-            self._context, self._with_gradients = contextvars.copy_context(), torch.is_grad_enabled()
+            self._context, self._modes = contextvars.copy_context(), Carrier()
         if self.why and not self._told:
             self._told = True  # before the warning, which may be an error
             warnings.warn(f"engine.torch.smart_stage: {self.why}", stacklevel=3)
@@ -95,14 +94,14 @@ class Reading:
         """What lets the loader go, if the stage has ended and no thread reads it. To be called without the lock, because it runs what the
         loader does at its end: in the loader's context, as its items."""
         left: list[Any] = []
-        context, with_gradients = self._context or contextvars.Context(), self._with_gradients
+        context, modes = self._context or contextvars.Context(), self._modes
         if self._ended and not self._reader:
             left += self._loader, self._items
             self._loader, self._items, self._context, self._own = None, None, None, {}
 
         def let_go() -> None:
             if left:
-                with torch.set_grad_enabled(with_gradients):
+                with modes.here():
                     context.run(left.clear)
 
         return let_go
@@ -217,15 +216,11 @@ class Reading:
         raise CancelledError(_ENDED)  # here, because it may be of the types that are ignored
 
     def _read(self) -> Any:
-        """The next item, made in the loader's own context: what it sets there does not get to the steps, nor stay on another thread."""
+        """The next item, made in the loader's own context and modes: what it sets there does not get to the steps, nor stay on another
+        thread."""
         assert self._context is not None
-        before = torch.is_grad_enabled()
-        torch.set_grad_enabled(self._with_gradients)
-        try:
+        with self._modes.here():
             return self._context.run(self._read_here)
-        finally:
-            self._with_gradients = torch.is_grad_enabled()
-            torch.set_grad_enabled(before)
 
     def _read_here(self) -> Any:
         if self._items is None:
