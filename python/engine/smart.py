@@ -89,6 +89,8 @@ class _Reader:
         raw = self.source.pull() if self.source.pull else None
         # Waits for the Values in the item.
         args, kwargs = self._parts(data_of(self.source.make(raw) if self.source.make else raw))
+        if kwargs and self.shape is not None and kwargs.keys() == set(self.shape[1]):
+            kwargs = {name: kwargs[name] for name in self.shape[1]}  # values are given by place
         # Which arguments are None decides what is recorded: a recording cannot notice that a function asks `is None`.
         shape = len(args), list(kwargs), [i for i, item in enumerate((*args, *kwargs.values())) if item is None]
         if self.shape is None:
@@ -234,7 +236,10 @@ class SmartStage(_core.SmartStage):
         if both := given.keys() & {*by_place, *kwargs}:
             raise UsageError(f"smart stage '{self.name}': a step is given '{min(both)}', which comes from a source; do not give it")
         flat = self._given.first(given)
-        self._hybrid.record(*args, **kwargs, **flat)
+        try:
+            self._hybrid.record(*args, **kwargs, **flat)
+        except StopIteration as error:  # it would look like the end of the data
+            raise RuntimeError(f"smart stage '{self.name}': the step raised StopIteration") from error
         self._names, self._reader.first = list(flat), None
         return self._hybrid.recorded, len(args) + len(kwargs), self._hybrid.targets
 

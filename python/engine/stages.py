@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
+import functools
+import os
+import queue
+import threading
 import weakref
 from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Union
 
@@ -51,24 +56,37 @@ async def next_of(stage: Any, take: Callable[[], Any], end: Any = None) -> Any:
     await; if that is cancelled, to the next one. ``end``: what ``take`` returns from the end on. The tasks of a loop take turns, so
     they are one client of the stage.
     """
+    loop = asyncio.get_running_loop()
     turns: _Turns = vars(stage).setdefault("_turns", weakref.WeakKeyDictionary())
     left: list[_Taken] = vars(stage).setdefault("_left", [])  # taken for awaits that were cancelled; of any event loop
-    async with turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+    async with turns.setdefault(loop, asyncio.Lock()):
         while True:
             try:
                 taken = left.pop(0)
             except IndexError:
                 taken = _begin(take)
-            here = asyncio.wrap_future(taken)
-            here.add_done_callback(lambda done: done.cancelled() or done.exception())  # so that nobody reports it as never seen
+            here = loop.create_future()
+            taken.add_done_callback(functools.partial(_wake, loop, here))
             try:
-                result = await asyncio.shield(here)
+                await here
             except asyncio.CancelledError:
-                if not taken.cancelled():
-                    left.append(taken)
+                left.append(taken)
                 raise
+            result = taken.result()
             if result is not end or not left:
                 return result
+
+
+def _wake(loop: asyncio.AbstractEventLoop, here: asyncio.Future[None], _: _Taken) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the await
+        loop.call_soon_threadsafe(lambda: here.done() or here.set_result(None))
+
+
+# Threads that have taken something for an await, and wait for the next take. They are no executor's, because asyncio.run and the end of
+# the interpreter wait for those: also for a take that its await has given up, and for ever if the source hangs.
+_idle: list[queue.SimpleQueue[Callable[[], None]]] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)
 
 
 def _begin(take: Callable[[], Any]) -> _Taken:
@@ -79,11 +97,26 @@ def _begin(take: Callable[[], Any]) -> _Taken:
             return
         try:
             taken.set_result(take())
+        except StopIteration as error:  # of the program's; an await may not raise it
+            stopped = RuntimeError("a StopIteration was raised in a thread that takes for an await")
+            stopped.__cause__ = error
+            taken.set_exception(stopped)
         except BaseException as error:
             taken.set_exception(error)
 
-    asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, run)
+    try:
+        work = _idle.pop()
+    except IndexError:
+        work = queue.SimpleQueue()
+        threading.Thread(target=_work, args=(work,), name="engine-await", daemon=True).start()
+    work.put(functools.partial(contextvars.copy_context().run, run))
     return taken
+
+
+def _work(work: queue.SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        work.get()()
+        _idle.append(work)
 
 
 class Stage(_core.Stage):

@@ -40,6 +40,28 @@ def test_a_cancelled_await_of_a_stage_loses_no_item(gate):
     assert asyncio.run(main()) == [0, 1, 2]
 
 
+def test_an_await_that_was_given_up_holds_up_no_loop():
+    gate = threading.Event()
+
+    async def gives_up(stage):
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(stage.__anext__(), 0.05)
+
+    stage = engine.data.staged([lambda: gate.wait(PATIENCE), iter(range(3))])
+    asyncio.run(gives_up(stage))  # returns, although the source does not
+    gate.set()
+    assert asyncio.run(all_of(stage)) == [[True, number] for number in range(3)]
+
+
+def test_a_step_that_raises_stop_iteration_ends_its_await():
+    async def main():
+        steps = engine.data.smart_stage(lambda row: next(iter(())), iter(range(3)))
+        with pytest.raises(RuntimeError, match="the step raised StopIteration"):
+            await steps.__anext__()
+
+    run(main())
+
+
 async def all_of(stage):
     return [item async for item in stage]
 

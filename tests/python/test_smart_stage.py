@@ -185,6 +185,21 @@ def test_several_sources_by_name_and_arguments_of_each_step():
         steps.cancel()
 
 
+def test_keywords_may_come_in_any_order():
+    items = [{"row": 5, "weight": 1}, {"weight": 2, "row": 9}]
+    less = engine.op(lambda row, weight: row - weight)
+    steps = engine.data.smart_stage(lambda row, weight: less(row, weight), iter(items))
+    assert [value.get() for value in steps] == [4, 7]
+
+
+def test_a_step_that_raises_stop_iteration_does_not_end_the_loop():
+    def step(row):
+        next(iter(()))
+
+    with pytest.raises(RuntimeError, match="smart stage 'rows': the step raised StopIteration"):
+        list(engine.data.smart_stage(step, iter(range(3)), name="rows"))
+
+
 def test_a_stage_by_hand_is_extended():
     rows = engine.data.staged(iter(ROWS), capacity=3, name="by hand")
     seen, steps = losses(rows, **AT_ONCE)
