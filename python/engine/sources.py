@@ -25,14 +25,14 @@ class Source(NamedTuple):
 
     pull: Callable[[], Any] | None
     make: Callable[[Any], Any] | None
-    once: str | None  # the part of it that cannot begin again, as text; None: all of it can
+    once: dict[str, str]  # of features and feed_dict, those that cannot begin again, and why, as text
     holders: list[Any]  # what a stage keeps of it (stages.py)
 
 
 class _Compiler:
     def __init__(self, feed_dict: dict[str, Any]) -> None:
         self.pulls: list[Callable[[], Any]] = []
-        self.once: str | None = None
+        self.once: dict[str, str] = {}
         self.feeds: dict[str, Callable[[list[Any]], Any]] = {}
         self.used: set[str] = set()
         for name, value in feed_dict.items():
@@ -50,8 +50,8 @@ class _Compiler:
 
     def _iterator(self, source: Iterable[Any], path: str) -> int:
         iterator = iter(source)
-        if iterator is source and self.once is None:
-            self.once = f"{path} is {an(type(source))}"
+        if iterator is source:
+            self.once.setdefault(path.partition("[")[0], f"{path} is {an(type(source))}")
         return self._pull(iterator.__next__)
 
     def _pull(self, fn: Callable[[], Any]) -> int:

@@ -14,7 +14,7 @@ import weakref
 from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Union
 
 from . import _core
-from .errors import EndOfData, UsageError, an
+from .errors import EndOfData, ForkedWhilePending, UsageError, an
 from .refusals import refuse_while_recording
 from .sources import Source, compile_source
 
@@ -166,22 +166,29 @@ class Stage(_core.Stage):
             raise EndOfData(f"stage '{self.name}': there is no more data")
         return item
 
-    def restart(self, features: Any = None, timeout: float | None = None) -> None:
-        """Starts over, and keeps nothing of the items before: with new ``features``, or with the same ones if they can
-        begin again.
+    def cancel(self) -> None:
+        """Ends everything now: a thread that waits for an item gets CancelledError, and buffered items are dropped. May be repeated. In
+        the child of a fork it does nothing, because nothing of the stage runs there."""
+        with contextlib.suppress(ForkedWhilePending):
+            super().cancel()
 
-        Waits until the producers have left the source; TimeoutError after ``timeout`` seconds. UsageError if the
-        source is an iterator, because an iterator cannot begin again. In the child of a fork this makes the stage
-        usable.
+    def restart(self, features: Any = None, feed_dict: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> None:
+        """Starts over, and keeps nothing of the items before: with new ``features`` and a new ``feed_dict``, or with the
+        same ones if they can begin again.
+
+        Waits until the producers have left the source; TimeoutError after ``timeout`` seconds. UsageError if an
+        iterator is left of what is not new, because an iterator cannot begin again. In the child of a fork this makes
+        the stage usable.
         """
-        if features is None:
-            if self._once is not None:
-                raise UsageError(f"stage '{self.name}': {self._once}, which cannot begin again; restart with a new one")
-            features = self._features
-        source = compile_source(features, self._feed)
+        for part, given in ("features", features), ("feed_dict", feed_dict):
+            if given is None and part in self._once:
+                raise UsageError(f"stage '{self.name}': {self._once[part]}, which cannot begin again; restart with a new one")
+        features = self._features if features is None else features
+        feed = self._feed if feed_dict is None else dict(feed_dict)
+        source = compile_source(features, feed)
         if not self._restart(*_weakly(source), timeout):
             raise TimeoutError(f"stage '{self.name}': its source has not returned within {timeout} s")
-        self._features, self._once, self._source = features, source.once, source
+        self._features, self._feed, self._once, self._source = features, feed, source.once, source
         for taken in self._left:  # before the restart, for awaits that were cancelled
             taken.cancel()
         self._left.clear()
@@ -363,20 +370,21 @@ class PrefetchHook:
     """Starts all stages that exist, and cancels them at the end, smart stages too. Made by ``engine.data.make_prefetch_hook``."""
 
     def __init__(self) -> None:
-        self._stages: list[Any] = []
+        self._stages: list[weakref.ref[Any]] = []  # so that one which the program forgets goes
 
     def begin(self) -> None:
         """Starts the stages made so far. Smart stages start with their first step, with which they are recorded."""
-        self._stages = alive()
-        for stage in self._stages:
+        for stage in alive():
+            self._stages.append(weakref.ref(stage))
             if isinstance(stage, Stage):
                 stage.start()
 
     def end(self) -> None:
-        """Cancels the stages that ``begin`` started."""
-        for stage in self._stages:
-            stage.cancel()
-        self._stages = []
+        """Cancels the stages that there were at ``begin``, and of which it still has any; also behind one whose cancel raises."""
+        with contextlib.ExitStack() as ends:
+            for stage in filter(None, (ref() for ref in self._stages)):
+                ends.callback(stage.cancel)
+            self._stages = []
 
     def __enter__(self) -> PrefetchHook:
         self.begin()

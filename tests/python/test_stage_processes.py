@@ -214,6 +214,7 @@ def check():
         assert "stage 'rows'" in str(error), error
     else:
         raise AssertionError('no error')
+    s.cancel()
     s.restart()
     assert list(s) == list(range(50))
     assert list(engine.data.staged(range(7))) == list(range(7))
@@ -255,14 +256,17 @@ print([step.get() for step in steps])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_that_ends_as_python_does(run_python):
-    ended = run_python("""
+@pytest.mark.parametrize("block", ["s", "engine.data.make_prefetch_hook()", "contextlib.nullcontext()"])
+def test_a_child_that_ends_as_python_does(block, run_python):
+    ended = run_python(f"""
+import contextlib
 s = engine.data.staged(lambda: 1, num_threads=2)
-next(s)
-pid = os.fork()
-if pid == 0:
-    sys.exit(7)
-assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-print(next(s))
+with {block}:
+    next(s)
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    print(next(s))
 """)
     assert ended.code == 0 and ended.out == "1\n", ended

@@ -61,6 +61,32 @@ def test_the_prefetch_hook_cancels_smart_stages_too():
         list(steps)
 
 
+def test_in_the_block_of_a_prefetch_hook_a_forgotten_stage_ends():
+    closed = threading.Event()
+
+    def source():
+        try:
+            yield from iter(int, 1)
+        finally:
+            closed.set()
+
+    stage = engine.data.staged(source())
+    with engine.data.make_prefetch_hook():
+        next(stage)
+        del stage
+        assert closed.wait(PATIENCE)
+
+
+def test_the_prefetch_hook_cancels_the_stages_behind_one_that_cannot_be(monkeypatch):
+    stages = [engine.data.staged(iter(range(9)), name=name) for name in "abc"]
+    monkeypatch.setattr(stages[1], "cancel", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError), engine.data.make_prefetch_hook():
+        pass
+    for stage in stages[0], stages[2]:
+        with pytest.raises(engine.CancelledError):
+            list(stage)
+
+
 def test_start_and_the_prefetch_hook_read_ahead(gate):
     stage = engine.data.staged(lambda: gate())
     with engine.data.make_prefetch_hook():
@@ -263,6 +289,23 @@ def test_a_restart_shows_nothing_of_the_run_before():
     assert list(stage) == ["a", "b"]
     with pytest.raises(engine.UsageError, match="features is a str_.*iterator, which cannot begin again"):
         stage.restart()
+
+
+def test_a_restart_takes_a_new_feed():
+    """What a stage has read ahead of an iterator is lost with a restart, so it is not read on."""
+    parse = lambda line: line * 10  # noqa: E731
+    stage = engine.data.staged(parse, {"line": iter(range(5))}, capacity=3)
+    assert next(stage) == 0
+    for features in None, lambda line: line + 1:
+        with pytest.raises(engine.UsageError, match=r"feed_dict\['line'\] is a range_iterator, which cannot begin again"):
+            stage.restart(features)
+    stage.restart(feed_dict={"line": iter("ab")})
+    assert list(stage) == ["a" * 10, "b" * 10]
+    stage.restart(lambda line: line + 1, {"line": iter(range(3))})
+    assert list(stage) == [1, 2, 3]
+    mixed = engine.data.staged([iter("ab"), lambda x: x], {"x": 1})
+    with pytest.raises(engine.UsageError, match=r"features\[0\] is a str_.*iterator"):
+        mixed.restart(feed_dict={"x": 2})
 
 
 def test_no_room_in_time_is_an_error_that_names_the_stage():

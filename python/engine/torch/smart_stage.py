@@ -15,7 +15,7 @@ import torch
 import engine
 from engine.data import SmartStageOptions
 from engine.extents import memory_of
-from engine.stages import exception_types
+from engine.stages import exception_types, note
 
 from . import ahead, memory
 from .generators import in_common
@@ -105,7 +105,7 @@ class SmartStage:
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
             raise TypeError(f"engine.torch.smart_stage: a {type(loader).__name__} is no loader; something that can be iterated is expected")
         self._reading = Reading(loader, in_common(step, loader), skip, watched, closed, ignored, options.ignored_budget)
-        self._steps = engine.data.smart_stage(lambda item: run_ahead(item), self._reading, options)
+        self._steps = engine.data.SmartStage(lambda item: run_ahead(item), self._reading, options)
         self._turns = _Turns(options.num_clients)
         self._left_out = 0  # errors of the loader that were ignored up to the last step, where the stage does not see them
         self._interrupted: _Ready | None = None  # whose item could not be read because of Ctrl-C
@@ -151,6 +151,11 @@ class SmartStage:
                     "engine.torch.smart_stage: the step calls a model under torch.compile with tensors of the item, which backends "
                     "other than engine.torch.backend refuse; call it with engine.torch.plain(tensor)"
                 ).with_traceback(error.__traceback__) from None
+
+    @property
+    def name(self) -> str:
+        """The name that errors and the names of its threads use."""
+        return self._steps.name
 
     @property
     def position(self) -> int:
@@ -281,4 +286,6 @@ def smart_stage(step: Callable[[Any], Any], loader: Any, options: SmartStageOpti
         raise TypeError(f"smart_stage: a {type(step).__name__} is no function")
     if not isinstance(skip, int) or skip < 0:
         raise engine.UsageError(f"smart_stage: skip is {skip!r}; a count of items is expected")
-    return SmartStage(step, loader, skip, keep_freed_memory, dataclasses.replace(options or SmartStageOptions(), **fields))
+    made = SmartStage(step, loader, skip, keep_freed_memory, dataclasses.replace(options or SmartStageOptions(), **fields))
+    note(made)
+    return made

@@ -374,7 +374,7 @@ def test_a_loader_ends_where_it_ran(loader, options):
 
 
 @pytest.mark.parametrize("options", WAYS)
-@pytest.mark.parametrize("ends", ["with", "cancel", "break"])
+@pytest.mark.parametrize("ends", ["with", "cancel", "hook", "break"])
 def test_at_its_end_a_stage_lets_its_loader_go(ends, options):
     closed = threading.Event()
 
@@ -387,6 +387,9 @@ def test_at_its_end_a_stage_lets_its_loader_go(ends, options):
     steps = engine.torch.smart_stage(lambda x: x.sum().item(), loader(), **options)
     if ends == "with":
         with steps:
+            next(steps)
+    elif ends == "hook":
+        with engine.data.make_prefetch_hook():
             next(steps)
     elif ends == "cancel":
         next(steps)
