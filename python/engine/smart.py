@@ -17,7 +17,7 @@ from .graphs import Hybrid
 from .noted import rebuilt, results_of
 from .refusals import refuse_while_recording
 from .sources import compile_source, data_of
-from .stages import Exceptions, check_int, exception_types, next_of, note, stage_options
+from .stages import Exceptions, check_int, check_type, exception_types, next_of, note, stage_options
 from .values import Value
 
 _numbers = itertools.count(1)
@@ -67,6 +67,30 @@ class SmartStageOptions:
 
 _OWN = {"graph", "do_smart_stage", "stage_subgraph_on_cpu", "input_state", "max_levels", "profile_steps", "guard_steps"}
 _DEFAULT_END = (StopIteration, EndOfData)
+
+
+def smart_options(options: SmartStageOptions | None, fields: dict[str, Any], others: Sequence[str] = ()) -> SmartStageOptions:
+    """The options with ``fields`` in place of theirs, all checked. TypeError or UsageError names the wrong one. ``others``: what else the
+    caller takes by name."""
+    known = [*others, *(field.name for field in dataclasses.fields(SmartStageOptions))]
+    if unknown := fields.keys() - set(known):
+        raise TypeError(f"smart_stage: '{min(unknown)}' is unknown; {', '.join(known)} are allowed")
+    check_type("options", options, (SmartStageOptions, type(None)), "a SmartStageOptions or None", "smart_stage")
+    made = dataclasses.replace(options or SmartStageOptions(), **fields)
+    _parts(made)
+    return made
+
+
+def _parts(options: SmartStageOptions) -> tuple[dict[str, Any], dict[str, Any], tuple[type[BaseException], ...]]:
+    """For the extension: the options of its stages, its own ones, and the exceptions that end the data. All are checked."""
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    own = {name: given.pop(name) for name in _OWN}
+    closed = exception_types("closed_exception_types", given.pop("closed_exception_types"), "smart_stage")
+    for option, least in ("max_levels", 1), ("profile_steps", 0), ("guard_steps", 0):
+        check_int(option, own[option], least, 2**31 - 1, "smart_stage")
+    check_type("stage_subgraph_on_cpu", options.stage_subgraph_on_cpu, bool, "True or False", "smart_stage")
+    check_type("do_smart_stage", options.do_smart_stage, (bool, type(None)), "True, False or None", "smart_stage")
+    return stage_options(called="smart_stage", **given), own, closed
 
 
 class _Reader:
@@ -172,13 +196,8 @@ class SmartStage(_core.SmartStage):
     """
 
     def __init__(self, step: Callable[..., Any], source: Any, options: SmartStageOptions) -> None:
-        given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-        given["name"] = options.name or f"smart-stage-{next(_numbers)}"
-        own = {name: given.pop(name) for name in _OWN}
-        closed = exception_types("closed_exception_types", given.pop("closed_exception_types"), "smart_stage")
-        for option, least in ("max_levels", 1), ("profile_steps", 0), ("guard_steps", 0):
-            check_int(option, own[option], least, 2**31 - 1, "smart_stage")
-        own["input_state"] = options.input_state
+        given, own, closed = _parts(options)
+        given["name"] = given["name"] or f"smart-stage-{next(_numbers)}"
         fn = step._fn if isinstance(step, Hybrid) else step
         self._reader, self._asked = _Reader(source, fn), None
         eng = options.engine or _core.default()
@@ -186,8 +205,7 @@ class SmartStage(_core.SmartStage):
         self._given = _Given(named_by(fn))
         self._hybrid._fn = functools.partial(self._given.whole, fn)
         self._names: list[str] | None = None  # of what each step is given; None before the first
-        super().__init__(eng, _weakly(self._reader), None if closed == _DEFAULT_END else closed,
-                         stage_options(called="smart_stage", **given), own)  # fmt: skip
+        super().__init__(eng, _weakly(self._reader), None if closed == _DEFAULT_END else closed, given, own)
         self._reader.name = self.name
 
     def __iter__(self) -> Iterator[Any]:
@@ -311,12 +329,9 @@ def smart_stage(step: Any, source: Any, options: SmartStageOptions | None = None
     ``engine.data.staged``, or a stage that it made; one thread at a time reads it, in order. ``options``, ``fields``:
     SmartStageOptions. Source: DeepRec's SmartStage.
     """
-    known = [field.name for field in dataclasses.fields(SmartStageOptions)]
-    if unknown := fields.keys() - set(known):
-        raise TypeError(f"smart_stage: '{min(unknown)}' is unknown; {', '.join(known)} are allowed")
+    options = smart_options(options, fields)
     if not callable(step):
         raise TypeError(f"smart_stage: {an(type(step))} is no function")
-    options = dataclasses.replace(options or SmartStageOptions(), **fields)
     if options.graph is not None and options.graph is not step:
         raise UsageError("smart_stage: its option graph is another function than its step; leave graph out")
     made = SmartStage(step, source, options)

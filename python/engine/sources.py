@@ -45,6 +45,7 @@ class _Compiler:
             at = self._iterator(value, f"feed_dict[{name!r}]")
             return lambda raw: raw[at]
         if callable(value):
+            _refuse_generators(value, f"feed_dict[{name!r}]")
             return lambda raw: value()
         return lambda raw: value
 
@@ -72,7 +73,7 @@ class _Compiler:
             if hasattr(node, "_fields"):
                 return lambda raw, fed: kind(*[part(raw, fed) for part in items])
             return lambda raw, fed: kind([part(raw, fed) for part in items])
-        if getattr(node, "__iter__", None) is not None and not isinstance(node, (str, bytes)):
+        if getattr(type(node), "__iter__", None) is not None and not isinstance(node, (str, bytes)):
             at = self._iterator(node, path)
             return lambda raw, fed: raw[at]
         if isinstance(node, Hybrid):
@@ -95,6 +96,7 @@ class _Compiler:
         return lambda raw, fed: raw[at]
 
     def _call(self, fn: Callable[..., Any], path: str) -> Build:
+        _refuse_generators(fn, path)
         try:
             parameters = inspect.signature(fn).parameters.values()
         except (TypeError, ValueError):  # a built-in may have no signature
@@ -116,6 +118,14 @@ class _Compiler:
         positional = [name for name, by_place in given if by_place]
         named = [name for name, by_place in given if not by_place]
         return lambda raw, fed: fn(*[fed[n] for n in positional], **{n: fed[n] for n in named})
+
+
+def _refuse_generators(fn: Any, path: str) -> None:
+    called = getattr(fn, "__name__", "it")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise TypeError(f"staged: {path} is a generator function, each call of which would make another generator; give {called}(...)")
+    if inspect.iscoroutinefunction(fn):
+        raise TypeError(f"staged: {path} is a coroutine function, and calling it runs nothing; give a plain function")
 
 
 def compile_source(features: Any, feed_dict: dict[str, Any]) -> Source:

@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import functools
+import numbers
 import os
 import queue
 import threading
@@ -78,8 +79,12 @@ async def next_of(stage: Any, take: Callable[[], Any], end: Any = None) -> Any:
 
 
 def _wake(loop: asyncio.AbstractEventLoop, here: asyncio.Future[None], _: _Taken) -> None:
+    def tell() -> None:
+        if not here.done():
+            here.set_result(None)
+
     with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the await
-        loop.call_soon_threadsafe(lambda: here.done() or here.set_result(None))
+        loop.call_soon_threadsafe(tell)
 
 
 # Threads that have taken something for an await, and wait for the next take. They are no executor's, because asyncio.run and the end of
@@ -161,7 +166,7 @@ class Stage(_core.Stage):
         """As next(stage), but raises EndOfData at the end, and TimeoutError after ``timeout`` seconds. A time-out loses
         no item. Unreadable, a UsageError, while a function is recorded."""
         _refuse_recording(self)
-        item = self._take_or(timeout, _END)
+        item = self._take_or(_within("take", timeout), _END)
         if item is _END:
             raise EndOfData(f"stage '{self.name}': there is no more data")
         return item
@@ -184,9 +189,9 @@ class Stage(_core.Stage):
             if given is None and part in self._once:
                 raise UsageError(f"stage '{self.name}': {self._once[part]}, which cannot begin again; restart with a new one")
         features = self._features if features is None else features
-        feed = self._feed if feed_dict is None else dict(feed_dict)
-        source = compile_source(features, feed)
-        if not self._restart(*_weakly(source), timeout):
+        feed = self._feed if feed_dict is None else _feed_of(feed_dict)
+        within, source = _within("restart", timeout), compile_source(features, feed)
+        if not self._restart(*_weakly(source), within):
             raise TimeoutError(f"stage '{self.name}': its source has not returned within {timeout} s")
         self._features, self._feed, self._once, self._source = features, feed, source.once, source
         for taken in self._left:  # before the restart, for awaits that were cancelled
@@ -292,7 +297,13 @@ def staged(
         use_stage_subgraph_thread_pool=use_stage_subgraph_thread_pool,
         stage_subgraph_thread_pool_id=stage_subgraph_thread_pool_id, stage_subgraph_stream_id=stage_subgraph_stream_id,
         autotune=autotune, max_capacity=max_capacity, max_threads=max_threads, name=name, engine=engine)  # fmt: skip
-    return Stage(features, dict(feed_dict or {}), exception_types("closed_exception_types", closed_exception_types), options)
+    return Stage(features, _feed_of(feed_dict or {}), exception_types("closed_exception_types", closed_exception_types), options)
+
+
+def _feed_of(feed_dict: Any) -> dict[str, Any]:
+    if not isinstance(feed_dict, Mapping):
+        raise TypeError(f"staged: feed_dict is {an(type(feed_dict))}; a dict of names of parameters is expected")
+    return dict(feed_dict)
 
 
 def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_stage_subgraph_thread_pool: bool,
@@ -304,6 +315,10 @@ def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_s
         raise UsageError(f"{called}: on_timeout is {on_timeout!r}; 'error' or 'drop' is expected")
     for option, value in numbers.items():
         check_int(option, value, *_RANGES[option], called)
+    for option, flag in ("ordered", ordered), ("autotune", autotune), ("use_stage_subgraph_thread_pool", use_stage_subgraph_thread_pool):
+        check_type(option, flag, bool, "True or False", called)
+    check_type("name", name, (str, type(None)), "a text or None", called)
+    check_type("engine", engine, (_core.Engine, type(None)), "an Engine or None", called)
     for option, value in ("thread_pool_id", stage_subgraph_thread_pool_id), ("stream_id", stage_subgraph_stream_id):
         check_int(f"stage_subgraph_{option}", value, 0, _INT, called)  # the extension knows which there are
     return {
@@ -313,11 +328,11 @@ def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_s
         "timeout": _NEVER if timeout is None else seconds("timeout", timeout, called),
         "take_timeout": 0.0 if take_timeout is None else seconds("take_timeout", take_timeout, called),
         "name": name or "",
-        "ordered": bool(ordered),
+        "ordered": ordered,
         "drop": on_timeout == "drop",
         "ignored": exception_types("ignored_exception_types", ignored_exception_types, called),
-        "use_pool": bool(use_stage_subgraph_thread_pool),
-        "autotune": bool(autotune),
+        "use_pool": use_stage_subgraph_thread_pool,
+        "autotune": autotune,
         # The engine that has the device of the lane. Lane 0, the main one, needs none.
         "engine": engine or (_core.default() if stage_subgraph_stream_id else None),
     }
@@ -330,6 +345,23 @@ def seconds(option: str, value: Any, called: str = "staged") -> float:
     if not 0 <= value <= 3e8:
         raise UsageError(f"{called}: {option} is {value}; 0 to 3e8 seconds are expected")
     return float(value)
+
+
+def _within(called: str, timeout: Any) -> float | None:
+    """The ``timeout`` of a call, checked: a number of seconds, or None."""
+    if timeout is None:
+        return None
+    if not isinstance(timeout, numbers.Real):
+        raise TypeError(f"{called}: timeout is {an(type(timeout))}; seconds or None are expected")
+    if timeout != timeout:
+        raise UsageError(f"{called}: timeout is not a number; give seconds, or None")
+    return float(timeout)
+
+
+def check_type(option: str, value: Any, kind: type | tuple[type, ...], expected: str, called: str) -> None:
+    """TypeError if the value is of no such class."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{called}: {option} is {an(type(value))}; {expected} is expected")
 
 
 def check_int(option: str, value: Any, least: int, most: int, called: str = "staged") -> None:
@@ -357,6 +389,9 @@ def stage_pool(global_name: str, *, inter_op_threads_num: int = 1, intra_op_thre
     from another stage, do not count. ``intra_op_threads_num`` is for sources in C++; stage_pools() shows it. UsageError
     if the name is taken.
     """
+    check_type("global_name", global_name, str, "a text", "stage_pool")
+    for option, value in ("inter_op_threads_num", inter_op_threads_num), ("intra_op_threads_num", intra_op_threads_num):
+        check_type(option, value, int, "an int", "stage_pool")
     return _core._make_stage_pool(global_name, inter_op_threads_num, intra_op_threads_num)
 
 

@@ -16,6 +16,10 @@ def counting(n, then=None):
         raise then
 
 
+async def asynchronous():
+    return 1
+
+
 def test_iterators_in_a_structure_advance_together_and_end_together():
     stage = engine.data.staged(
         {"a": iter("xyz"), "b": [counting(10), None], "c": (lambda: "made",)}, capacity=2, num_threads=2
@@ -53,11 +57,19 @@ def test_feeds_are_evaluated_once_an_item_and_shared():
         (lambda x: x, {}, "parameter 'x' of .* is not in feed_dict; add it there"),
         (lambda: 1, {"x": 1}, "names 'x'"),
         (lambda: 1, {3: 1}, "key 3"),
+        (counting, {"n": 3}, r"features is a generator function, .*; give counting\(...\)"),
+        ([iter("ab"), lambda x: x], {"x": counting}, r"feed_dict\['x'\] is a generator function"),
+        (asynchronous, {}, "features is a coroutine function"),
     ],
 )
 def test_sources_that_make_no_sense_are_refused(features, feed, message):
     with pytest.raises((TypeError, engine.UsageError), match=message):
         engine.data.staged(features, feed)
+
+
+def test_a_class_may_make_the_items():
+    stage = engine.data.staged([iter(range(2)), list])
+    assert list(stage) == [[0, []], [1, []]]
 
 
 def test_a_recorded_function_is_a_source_that_is_run_in_order():

@@ -14,8 +14,10 @@ import torch
 
 import engine
 from engine.data import SmartStageOptions
+from engine.errors import an
 from engine.extents import memory_of
-from engine.stages import exception_types, note
+from engine.smart import smart_options
+from engine.stages import check_int, check_type, exception_types, note
 
 from . import ahead, memory
 from .generators import in_common
@@ -98,12 +100,12 @@ class SmartStage:
         options = dataclasses.replace(options, stage_subgraph_on_cpu=False, graph=None)  # moved by _Making
         self._engine = options.engine or engine.default()
         run_ahead = engine.op(name="what depends on the item alone")(self._making.made)
-        closed, ignored = (exception_types(name, getattr(options, name)) for name in ("closed_exception_types", "ignored_exception_types"))
+        closed, ignored = (exception_types(name, getattr(options, name), "smart_stage") for name in ("closed_exception_types", "ignored_exception_types"))
         judged = bool(ignored) or closed != SmartStageOptions.closed_exception_types  # then no step is profiled
         # Without a stage items are read in turn anyway.
         watched = -1 if options.do_smart_stage is False else 0 if judged else options.profile_steps
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-            raise TypeError(f"engine.torch.smart_stage: a {type(loader).__name__} is no loader; something that can be iterated is expected")
+            raise TypeError(f"engine.torch.smart_stage: {an(type(loader))} is no loader; something that can be iterated is expected")
         self._reading = Reading(loader, in_common(step, loader), skip, watched, closed, ignored, options.ignored_budget)
         self._steps = engine.data.SmartStage(lambda item: run_ahead(item), self._reading, options)
         self._turns = _Turns(options.num_clients)
@@ -271,21 +273,21 @@ def smart_stage(step: Callable[[Any], Any], loader: Any, options: SmartStageOpti
     as it is written without a stage. ``loader``: a DataLoader, or anything that can be iterated; reading it runs ahead
     too. ``skip``: how many items are left out first, for a program that resumes at ``position``. ``keep_freed_memory``:
     False: malloc is not told to keep what tensors free, which would hold for the whole process. ``options``, ``fields``:
-    engine.data.SmartStageOptions. With ``stage_subgraph_on_cpu`` calls that move tensors to a device are made for all of
+    engine.data.SmartStageOptions, but for ``input_state``; ``max_levels`` may be given, but there is one level. With ``stage_subgraph_on_cpu`` calls that move tensors to a device are made for all of
     an item's tensors at once, from one pinned buffer, and nothing behind them runs ahead. Calls that are too short to pay do
     not run ahead, unless ``guard_steps`` is 0. With a stage pool, as many
     threads as its inter_op_threads_num says run calls of one item side by side which do not need each other, and each call
     may use its intra_op_threads_num; without a pool both are one.
     """
-    unknown = set(fields) - {field.name for field in dataclasses.fields(SmartStageOptions)}
-    if unknown:
-        raise TypeError(
-            f"smart_stage: '{unknown.pop()}' is unknown; skip, keep_freed_memory and the fields of SmartStageOptions are allowed"
-        )
+    options = smart_options(options, fields, ("skip", "keep_freed_memory"))
     if not callable(step):
-        raise TypeError(f"smart_stage: a {type(step).__name__} is no function")
-    if not isinstance(skip, int) or skip < 0:
-        raise engine.UsageError(f"smart_stage: skip is {skip!r}; a count of items is expected")
-    made = SmartStage(step, loader, skip, keep_freed_memory, dataclasses.replace(options or SmartStageOptions(), **fields))
+        raise TypeError(f"smart_stage: {an(type(step))} is no function")
+    if options.graph is not None and options.graph is not step:
+        raise engine.UsageError("smart_stage: its option graph is another function than its step; leave graph out")
+    if not isinstance(options.input_state, (tuple, list)) or options.input_state:
+        raise engine.UsageError("smart_stage: input_state is for ops of the engine's; a call of PyTorch that changes a tensor stays in the step")
+    check_int("skip", skip, 0, 2**63 - 1, "smart_stage")
+    check_type("keep_freed_memory", keep_freed_memory, bool, "True or False", "smart_stage")
+    made = SmartStage(step, loader, skip, keep_freed_memory, options)
     note(made)
     return made

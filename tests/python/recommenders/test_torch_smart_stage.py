@@ -397,10 +397,31 @@ def test_steps_run_on_the_thread_that_asks_and_modes_hold():
 def test_wrong_arguments_are_refused():
     with pytest.raises(TypeError, match="'capasity' is unknown"):
         engine.torch.smart_stage(print, [], capasity=3)
-    with pytest.raises(TypeError, match="a int is no function"):
+    with pytest.raises(TypeError, match="an int is no function"):
         engine.torch.smart_stage(3, [])
-    with pytest.raises(engine.UsageError, match="skip is -1; a count of items is expected"):
-        engine.torch.smart_stage(print, [], skip=-1)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"skip": -1}, "skip is -1; 0 … "),
+        ({"skip": True}, "skip is a bool; an int is expected"),
+        ({"profile_steps": "8"}, "profile_steps is a str"),
+        ({"profile_steps": True}, "profile_steps is a bool"),
+        ({"guard_steps": None}, "guard_steps is a NoneType"),
+        ({"num_threads": "2", "use_stage_subgraph_thread_pool": True}, "num_threads is a str"),
+        ({"use_stage_subgraph_thread_pool": True, "stage_subgraph_thread_pool_id": "a"}, "stage_subgraph_thread_pool_id is a str"),
+        ({"do_smart_stage": "off"}, "do_smart_stage is a str; True, False or None is expected"),
+        ({"stage_subgraph_on_cpu": 1}, "stage_subgraph_on_cpu is an int; True or False is expected"),
+        ({"closed_exception_types": "x"}, "smart_stage: closed_exception_types has 'x'"),
+        ({"options": {"capacity": 2}}, "options is a dict; a SmartStageOptions or None is expected"),
+        ({"graph": len}, "its option graph is another function than its step"),
+        ({"input_state": [1]}, "input_state is for ops of the engine's"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be_honoured_are_refused(options, message):
+    with pytest.raises((TypeError, engine.UsageError), match=message):
+        engine.torch.smart_stage(print, [], **options)
 
 
 def test_the_guard_decides_and_says_what_it_measured():

@@ -196,7 +196,7 @@ def test_a_loader_begins_with_its_loop(options):
             yield step(x)
 
     assert run(lambda step, loader: engine.torch.smart_stage(step, loader, **options)) == run(in_turn)
-    with pytest.raises(TypeError, match="a int is no loader"):
+    with pytest.raises(TypeError, match="an int is no loader"):
         engine.torch.smart_stage(doubled, 7, **options)
 
 
