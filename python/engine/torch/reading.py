@@ -39,6 +39,13 @@ class EndOfLoader(Exception):
     """The loader has no more items."""
 
 
+def _data_of(item: Any) -> Any:
+    try:
+        return data_of(item)
+    except RecursionError:  # it contains itself, so the step gets it as it is
+        return item
+
+
 class Reading:
     """Iterates over a loader for a stage. ``own``: generators of the program's that loader and step have in common. ``skip``: how
     many items are left out first, those whose errors are ignored among them. ``watched``: how many steps run in turn with the
@@ -125,7 +132,7 @@ class Reading:
                 elif self._ended:
                     raise CancelledError(_ENDED)
                 elif not self._lazy:
-                    return Slot(data_of(self._read()), True, self.left_out)
+                    return Slot(_data_of(self._read()), True, self.left_out)
 
     def given(self, slot: Slot) -> Any:
         """The item of a step that begins. It raises what the loader raised instead."""
@@ -186,7 +193,7 @@ class Reading:
         try:
             if self.error is not None:
                 raise self.error
-            slot.data = data_of(self._read_past_ignored())
+            slot.data = _data_of(self._read_past_ignored())
         except BaseException as error:
             if not isinstance(error, (Exception, *self._closed)):  # Ctrl-C: the item is still to be read
                 raise

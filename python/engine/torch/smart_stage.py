@@ -74,10 +74,19 @@ class _Making:
             return _Ready(slot, late=True)
         if self.alone or self.program.worth.lost or (whole and self._items > self._profiled):
             return _Ready(slot)  # steps that run whole run as the program was written
-        item = Item(self.program, slot.data)
+        item = self.item(slot.data)
+        if item is None:
+            return _Ready(slot)
         with self.mover.stream(not whole):
             self.program.run(item, self.mover.packed if self._on_cpu else None, None if whole else self._team)
             return _Ready(slot, item, self.mover.mark(not whole))
+
+
+    def item(self, data: Any) -> Item | None:
+        try:
+            return Item(self.program, data)
+        except RecursionError:  # it contains itself: no structure in which calls could be found again
+            return None
 
 
 class SmartStage:
@@ -118,7 +127,7 @@ class SmartStage:
             self._left_out = ready.slot.left_out
             # Nothing of an item that is read late could run ahead, but what can is learned.
             if ready.late and not self._making.alone and not self.program.worth.lost and not self._reading.why:
-                ready.item = Item(self.program, data)
+                ready.item = self._making.item(data)
             if ready.item is None:
                 return self._reading.watched(self._step, data)
             self._making.mover.wait(ready.event, ready.item.made)

@@ -425,6 +425,18 @@ def test_behind_a_break_no_thread_reads(options, monkeypatch):
         assert data.inside == 0
 
 
+@pytest.mark.parametrize("options", WAYS)
+def test_an_item_may_contain_itself(options):
+    def loader():
+        for row in rows():
+            batch = [row]
+            batch.append(batch)
+            yield batch
+
+    step = lambda batch: (batch[1] is batch, (batch[0] * 2).sum().item())  # noqa: E731
+    assert list(engine.torch.smart_stage(step, loader(), **options)) == list(map(step, loader()))
+
+
 class Held:
     def __init__(self, teacher):
         self.teacher = teacher
