@@ -109,7 +109,7 @@ class SmartStage:
         options = dataclasses.replace(options, stage_subgraph_on_cpu=False, graph=None)  # moved by _Making
         self._engine = options.engine or engine.default()
         run_ahead = engine.op(name="what depends on the item alone")(self._making.made)
-        closed, ignored = (exception_types(name, getattr(options, name), "smart_stage") for name in ("closed_exception_types", "ignored_exception_types"))
+        closed, ignored = (exception_types(name, getattr(options, name)) for name in ("closed_exception_types", "ignored_exception_types"))
         judged = bool(ignored) or closed != SmartStageOptions.closed_exception_types  # then no step is profiled
         # Without a stage items are read in turn anyway.
         watched = -1 if options.do_smart_stage is False else 0 if judged else options.profile_steps
@@ -282,8 +282,9 @@ def smart_stage(step: Callable[[Any], Any], loader: Any, options: SmartStageOpti
     as it is written without a stage. ``loader``: a DataLoader, or anything that can be iterated; reading it runs ahead
     too. ``skip``: how many items are left out first, for a program that resumes at ``position``. ``keep_freed_memory``:
     False: malloc is not told to keep what tensors free, which would hold for the whole process. ``options``, ``fields``:
-    engine.data.SmartStageOptions, but for ``input_state``; ``max_levels`` may be given, but there is one level. With ``stage_subgraph_on_cpu`` calls that move tensors to a device are made for all of
-    an item's tensors at once, from one pinned buffer, and nothing behind them runs ahead. Calls that are too short to pay do
+    engine.data.SmartStageOptions, but for ``input_state``; ``max_levels`` may be given, but there is one level. With
+    ``stage_subgraph_on_cpu`` calls that move tensors to a device are made for all of an item's tensors at once, from one pinned
+    buffer, and nothing behind them runs ahead. Calls that are too short to pay do
     not run ahead, unless ``guard_steps`` is 0. With a stage pool, as many
     threads as its inter_op_threads_num says run calls of one item side by side which do not need each other, and each call
     may use its intra_op_threads_num; without a pool both are one.
