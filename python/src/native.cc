@@ -69,7 +69,7 @@ int32_t Run(const void* plan, void* frame, const char* policy, void* times) {
   }
 }
 
-// A node's loop, with as many threads as the node was added with.
+// A node's loop, which as many threads of the run's team share as the node was added with; as NodeContext::ParallelFor without such a number.
 void ParallelFor(void* context, size_t n, size_t grain, PieceFunction piece, void* of) {
   static_cast<engine::NodeContext*>(context)->ParallelFor(
       n, grain, [piece, of](size_t begin, size_t end) { piece(of, begin, end); });

@@ -12,7 +12,7 @@ from typing import Any
 from . import adapter
 
 # As in adapter/glance.h: what a mapping has by a key; all items of a dict, in order; all elements of a list; the type of what a dict has
-# by a key; how many items a dict has; what a dict has by a key, which is an empty dict; what a variable of a closure is; an attribute; the
+# by a key; how many items a dict has; that a dict has by a key one certain dict, which is empty; what a variable of a closure is; an attribute; the
 # class of an object.
 ITEM, ITEMS, ELEMENTS, TYPE, SIZE, EMPTY, CELL, ATTRIBUTE, CLASS = range(9)
 MISSING = object()  # as what an ITEM, a CELL or an ATTRIBUTE was: it is not there
@@ -21,14 +21,14 @@ Place = tuple[int, Any, Any, Any]
 NEVER: Place = (SIZE, {}, None, -1)  # for what cannot be compared here
 
 
-def own(held: dict[str, Any], name: str) -> Iterator[Place]:
+def held_by(owner: dict[str, Any], name: str) -> Iterator[Place]:
     """A dict that another one has by a name, and all of it."""
-    mine = held[name]
-    if isinstance(mine, dict) and not mine:
-        yield EMPTY, held, name, mine
+    held = owner[name]
+    if isinstance(held, dict) and not held:
+        yield EMPTY, owner, name, held
     else:
-        yield ITEM, held, name, mine
-        yield items(mine)
+        yield ITEM, owner, name, held
+        yield items(held)
 
 
 def items(held: dict[Any, Any]) -> Place:
@@ -38,14 +38,21 @@ def items(held: dict[Any, Any]) -> Place:
     return (SIZE, held, None, 0) if isinstance(held, dict) and not held else NEVER
 
 
+def items_were(held: dict[Any, Any], before: tuple[Any, ...]) -> Place:
+    """All of a dict, as its keys and values were noted before."""
+    count = len(before) // 2
+    return ITEMS, held, before[:count], before[count:]
+
+
 def elements(held: list[Any]) -> Place:
     return (ELEMENTS, held, None, tuple(held)) if type(held) is list else NEVER
 
 
-def just(held: dict[Any, Any]) -> Iterator[Place]:
-    """All of a dict of any class, in any order."""
-    yield SIZE, held, None, len(held)
-    yield from ((ITEM, held, key, value) for key, value in held.items())
+def in_any_order(held: dict[Any, Any]) -> Iterator[Place]:
+    """All of a dict of any class, to which other threads may add."""
+    found = list(held.items())
+    yield SIZE, held, None, len(found)
+    yield from ((ITEM, held, key, value) for key, value in found)
 
 
 def settings(held: dict[str, Any], but: Container[str]) -> Iterator[Place]:

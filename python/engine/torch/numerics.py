@@ -38,13 +38,14 @@ def around() -> Hashable:
     is made inside, as nothing in a run of a plan would let it: a mode other than a default device, hooks of saved tensors, a transform
     of torch.func, inference mode, a search for errors."""
     native = adapter.load()
-    usual = native and native.around()  # None, too, where there is a default device
-    if usual is None and not _intercepted():
-        return _around()
-    return usual
+    usual = native and native.around()
+    if usual is not None:
+        return usual
+    return None if _intercepted() else _around()  # there is a default device, or no adapter
 
 
 def _around() -> tuple[Any, ...]:
+    """As adapter/around.h tells it."""
     kernels = mode()[1:]  # whether a thread flushes denormal numbers is its own affair: workers run a plan, too
     return (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), *precisions(), *kernels,
             *(context.device for context in _get_current_function_mode_stack()))  # fmt: skip

@@ -192,7 +192,7 @@ def noted(optimizer: Optimizer) -> Iterator[glance.Place]:
     own, every = vars(optimizer), vars(sys.modules[Optimizer.__module__])
     for held, name in [*((own, name) for name in _HOOKS), *((every, name) for name in _HOOKS_OF_ALL)]:
         yield glance.ITEM, held, name, held[name]
-        yield from glance.just(held[name])
+        yield from glance.in_any_order(held[name])
     for name in _STEPS:
         yield glance.ITEM, own, name, own.get(name, MISSING)
         yield glance.ATTRIBUTE, type(optimizer), name, getattr(type(optimizer), name)

@@ -65,9 +65,9 @@ class Parts:
         for _, own in self.modules:
             yield glance.ITEM, own, "training", own["training"]
             for name in (*HELD, *HOOKS):
-                yield from glance.own(own, name)
+                yield from glance.held_by(own, name)
         for name in HOOKS:
-            yield from glance.own(self.shared, f"_global{name}")
+            yield from glance.held_by(self.shared, f"_global{name}")
 
     def places(self) -> Iterator[Place]:
         for module, own in self.modules:

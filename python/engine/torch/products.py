@@ -128,8 +128,8 @@ def kernel_of(product: tuple[Any, ...] | None) -> str:
 
 @functools.cache
 def tried(form: Form, threads: int, precision: str) -> tuple[Trial, ...]:
-    """The kernels on random numbers: timed with one thread, and equal only if they are with so many, too. Empty where
-    there is no other than torch's. ``precision``: of torch's, while they are tried."""
+    """The kernels on random numbers: timed with one thread, and equal only if they are with so many, and in pieces, too. Empty
+    where there is no other than torch's. ``precision``: of torch's, while they are tried."""
     native = adapter.load()
     if native is None:
         return ()
@@ -139,7 +139,7 @@ def tried(form: Form, threads: int, precision: str) -> tuple[Trial, ...]:
 
         def equal(depth: int) -> bool:
             spec = form.spec(depth)
-            return all(_equal(native.compare(spec, given, 1, count)) for count in {1, threads} for given in draws)
+            return all(_equal(native.compare(spec, given, 1, count)) for count in {0, 1, threads} for given in draws)
 
         depth = next(filter(equal, _depths(form.columns)), 0)
         runs, trials = 3 + min(17, WORK // form.work), []

@@ -27,6 +27,7 @@ from .refusals import Unsupported
 if TYPE_CHECKING:
     from .fused import Fused
 
+MOST_SHARING = 255  # threads of one node: NodeDesc::threads
 WINDOW = {"start_step": 2, "stop_step": 10}  # runs that cost_model measures
 
 
@@ -83,7 +84,8 @@ class Program:
         frame = graph.input("frame")
         for i in range(len(self.lowered.steps)):
             file, line, _ = line_of(self.lowered.main(i).node)
-            _core.add_native(graph, function, i, frame, self.lowered.name(i), file, line, self.options.team if self.lowered.shared(i) else 0)
+            threads = min(self.options.team, MOST_SHARING) if self.lowered.shared(i) else 0
+            _core.add_native(graph, function, i, frame, self.lowered.name(i), file, line, threads)
         for before, after in self.lowered.edges():
             graph.order(before, after)
         self.engine = engine_for(self.options.team)

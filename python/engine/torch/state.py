@@ -124,7 +124,7 @@ class State:
         for optimizer in self.optimizers:
             own = vars(optimizer)
             yield from noted(optimizer)
-            yield from glance.own(own, "state")
+            yield from glance.held_by(own, "state")
             yield glance.ITEM, own, "param_groups", optimizer.param_groups
             yield glance.elements(optimizer.param_groups)
             for group in optimizer.param_groups:
@@ -136,7 +136,9 @@ class State:
         """What is no longer as when the step was captured; '' if nothing."""
         if self.glance.same() and not self.surroundings.guarded() and self._look() == self.looked:
             return ""
+        asked = len(self.surroundings.unseen)
         why = self._changed()
+        self.noted -= len(self.surroundings.unseen) > asked  # a guard that is asked from now on spoils no further glance
         if not why and self.noted < _MOST_NOTES:
             self._note()
         return why

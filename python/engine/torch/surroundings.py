@@ -19,7 +19,7 @@ import pickle
 import threading
 import types
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +43,7 @@ _OF_OPTIMIZERS = {n for n in vars(torch.optim.SGD([torch.zeros(1)], 0.1)) if n !
 _MAKES = {"__init__", "__new__"}
 _NOT_READ = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__setattr__", "__delattr__", "__init_subclass__", "__set_name__",
              "__class_getitem__", "__copy__", "__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"}  # fmt: skip
+_MADE_OF = ("__code__", "__defaults__", "__kwdefaults__")  # what a function may be given instead
 _OF_ALL = {"__dict__", "vars", "asdict", "astuple"}  # by these the code takes all that an object has
 
 
@@ -190,10 +191,11 @@ class Surroundings:
             self.guard(owner, lambda: (len(item),))
             return []
         if isinstance(item, dict):
-            self.guard(owner, lambda: (*item, *item.values()), lambda _: [glance.items(item)])
+            plain = type(item) in (dict, defaultdict)  # others have an order of their own
+            self.guard(owner, lambda: (*item, *item.values()), (lambda held: [glance.items_were(item, held)]) if plain else None)
         elif isinstance(item, (list, deque, set)):
             # The order of a set is that of its table, which stays while the set does.
-            self.guard(owner, lambda: tuple(item), (lambda _: [glance.elements(item)]) if type(item) is list else None)
+            self.guard(owner, lambda: tuple(item), (lambda held: [(glance.ELEMENTS, item, None, held)]) if type(item) is list else None)
         return [*item, *(item.values() if isinstance(item, dict) else ())]
 
     def _function(self, function: types.FunctionType) -> list[Any]:
@@ -352,10 +354,12 @@ class Surroundings:
         for held, names, owner in self.absent:
             if not held.keys().isdisjoint(names):
                 return owner
-        return _asked(self.guards)
+        why = _asked(self.guards)
+        self.unseen = [guard for guard in self.guards if guard.places is None]
+        return why
 
     def noted(self) -> Iterator[glance.Place]:
-        """All that changed() looks at besides what guarded() does."""
+        """The places of all that changed() looks at, but for the guards without places."""
         for (_, held, _, names), values in zip(self.held, self.values):
             yield from ((glance.ITEM, held, name, value) for name, value in zip(names, values))
         for held, names, _ in self.absent:
@@ -365,7 +369,7 @@ class Surroundings:
                 yield from guard.places(guard.values)
 
     def guarded(self) -> str:
-        """The part of changed() that no glance takes in."""
+        """changed() of the guards without places."""
         return _asked(self.unseen)
 
     @contextlib.contextmanager
@@ -435,7 +439,8 @@ def _identical(before: dict[Any, Any], now: dict[Any, Any]) -> bool:
 
 
 def _asked(guards: list[Guard]) -> str:
-    """Whose values are no longer what they were; '' if all are."""
+    """Whose values are no longer what they were; '' if all are. Who has been given equal ones is asked from now on: it may be given others
+    before each run, which no glance would find the same."""
     for guard in guards:
         given, before = guard.read(), guard.values
         if len(given) != len(before):
@@ -443,11 +448,8 @@ def _asked(guards: list[Guard]) -> str:
         if not all(map(operator.is_, given, before)):
             if not all(map(same, before, given)):
                 return guard.owner
-            guard.values = given
+            guard.values, guard.places = given, None
     return ""
-
-
-_MADE_OF = ("__code__", "__defaults__")  # what may be put in the place of a function without another function
 
 
 def _made_of(functions: list[types.FunctionType]) -> tuple[Any, ...]:

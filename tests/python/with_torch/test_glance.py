@@ -3,7 +3,7 @@ programs sees all that is unchanged."""
 
 import itertools
 import random
-from collections import namedtuple
+from collections import Counter, OrderedDict, namedtuple
 from typing import NamedTuple
 
 import pytest
@@ -14,8 +14,8 @@ from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ExponentialLR
 
 import engine.torch
-from engine.torch import adapter, arguments
-from engine.torch.glance import ELEMENTS, ITEM, ITEMS, MISSING, SIZE, TYPE, Glance
+from engine.torch import adapter, arguments, glance
+from engine.torch.glance import ATTRIBUTE, CELL, CLASS, ELEMENTS, EMPTY, ITEM, ITEMS, MISSING, SIZE, TYPE, Glance
 from engine.torch.overlaps import Memory, meet
 from engine.torch.refusals import Unsupported
 from engine.torch.state import State
@@ -173,6 +173,132 @@ def test_equal_objects_in_the_place_of_others_are_noted_some_times_only(monkeypa
         step(torch.randn(4, 8))
     assert not step.why_eager and step.captures == 1
     assert 2 <= len(noted) <= 8
+
+
+class Config(dict):
+    __getattr__ = dict.__getitem__
+
+
+def read_by_a_step(read, *, momentum=0.0):
+    """A compiled step that multiplies by what ``read`` gives."""
+    model = Model()
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=momentum)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = (model(x) * read()).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return engine.torch.compile_step(step, options={"workers": 2})
+
+
+def rebound(scale):
+    def set_to(value):
+        nonlocal scale
+        scale = value
+
+    return lambda: scale, lambda: set_to(float("2.5"))
+
+
+def slotted():
+    class Slotted:
+        __slots__ = ("scale",)
+
+    held = Slotted()
+    held.scale = 2.5
+    return lambda: held.scale, lambda: setattr(held, "scale", float("2.5"))
+
+
+def of_items(held):
+    return lambda: sum(held.values()), lambda: held.__setitem__("scale", float("2.5"))
+
+
+@pytest.mark.parametrize("case", [lambda: rebound(2.5), slotted, lambda: of_items({"scale": 2.5}), lambda: of_items(OrderedDict(scale=2.5)),
+                                  lambda: of_items(Config(scale=2.5)), lambda: of_items(Counter(scale=2.5))],
+                         ids=["a variable", "a slot", "a dict", "an OrderedDict", "a dict's class", "a Counter"])  # fmt: skip
+def test_equal_values_are_looked_at_closely_once(case, monkeypatch):
+    looked = []
+    careful = State._changed
+    monkeypatch.setattr(State, "_changed", lambda self: looked.append(self) or careful(self))
+    read, again = case()
+    step = read_by_a_step(read)
+    for _ in range(40):
+        again()
+        step(torch.randn(4, 8))
+    assert not step.why_eager and step.captures == 1
+    assert len(looked) <= 3
+
+
+def test_what_changes_behind_the_close_look_is_found_by_the_next_one(monkeypatch):
+    held, items = {"scale": 2.0}, [3.0]
+    step = read_by_a_step(lambda: sum(held.values()) * sum(items))
+    for _ in range(4):
+        step(torch.randn(4, 8))
+    state, note = step.last.captured.state, State._note
+
+    def late(self):  # as another thread may do
+        held["scale"] += 1.0
+        items[0] += 1.0
+        note(self)
+
+    monkeypatch.setattr(State, "_note", late)
+    state.glance.same = lambda: False
+    step(torch.randn(4, 8))
+    monkeypatch.undo()
+    assert not state.glance.same() and state.changed()
+
+
+def test_keyword_defaults_may_be_replaced():
+    def scaled(x, *, by=2.0):
+        return x * by
+
+    step = read_by_a_step(lambda: scaled(1.0))
+    for _ in range(4):
+        step(torch.randn(4, 8))
+    captures = step.captures
+    scaled.__kwdefaults__ = {"by": 3.0}
+    step(torch.randn(4, 8))
+    assert step.captures == captures + 1 and not step.why_eager
+
+
+def test_others_may_add_to_a_dict_while_it_is_noted():
+    held = OrderedDict({0: 1, 1: 2})
+    noted = glance.in_any_order(held)
+    places = [next(noted)]
+    held[2] = 3
+    assert places + list(noted) == [(SIZE, held, None, 2), (ITEM, held, 0, 1), (ITEM, held, 1, 2)]
+
+
+class Thing:
+    __slots__ = ("scale",)
+
+
+class OtherThing:
+    __slots__ = ("scale",)
+
+
+def bound(value):
+    return lambda: value
+
+
+@pytest.mark.parametrize(("make", "place", "change"), [
+    (lambda: {"a": {}}, lambda d: (EMPTY, d, "a", d["a"]), lambda d: d.update(a={})),
+    (lambda: {"a": {}}, lambda d: (EMPTY, d, "a", d["a"]), lambda d: d["a"].update(b=1)),
+    (lambda: {"a": {}}, lambda d: (EMPTY, d, "a", d["a"]), lambda d: d.clear()),
+    (lambda: bound(one), lambda f: (CELL, f.__closure__[0], None, one), lambda f: setattr(f.__closure__[0], "cell_contents", other)),
+    (lambda: bound(one), lambda f: (CELL, f.__closure__[0], None, one), lambda f: delattr(f.__closure__[0], "cell_contents")),
+    (lambda: bound(one), lambda f: (ATTRIBUTE, f, "__code__", f.__code__), lambda f: setattr(f, "__code__", (lambda: f).__code__)),
+    (Thing, lambda t: (ATTRIBUTE, t, "scale", MISSING), lambda t: setattr(t, "scale", one)),
+    (Thing, lambda t: (CLASS, t, None, Thing), lambda t: setattr(t, "__class__", OtherThing)),
+])  # fmt: skip
+def test_each_kind_of_place_is_looked_at(make, place, change):
+    held = make()
+    glance = Glance([place(held)])
+    assert glance.same()
+    change(held)
+    assert not glance.same()
 
 
 def leaves():

@@ -248,6 +248,16 @@ def test_a_product_that_threads_of_a_run_share_is_that_of_one(forced, told, poli
         assert any(map(step.last.program.lowered.shared, range(step.last.program.steps))) == large
 
 
+@pytest.mark.parametrize("workers", [255, 256])
+def test_a_node_is_shared_by_as_many_threads_as_there_may_be(told, workers):
+    told(Trial(2.0, 1.0, True, 64))
+    model, x = chain(256, 256)
+    step = step_of(model, workers=workers)
+    for _ in range(3):
+        step(x)
+    assert not step.why_eager and step.last is not None
+
+
 def test_large_products_by_brgemm_alone_are_shared(forced, told):
     told(Trial(2.0, 1.0, True, 64))
     model, x = chain(256, 256)

@@ -18,7 +18,8 @@
 
 namespace engine_torch {
 
-// around() -> bytes, equal where the settings are, or None where something may see each call of torch, or a default device is set.
+// around() -> bytes, equal where the settings are, those of numerics._around in its order; None where something may see each call of
+// torch, or a default device is set.
 inline PyObject* Around(PyObject*, PyObject*) {
   if (torch::autograd::AnomalyMode::is_enabled() || c10::InferenceMode::is_enabled() ||
       c10::impl::TorchDispatchModeTLS::stack_len() > 0 || at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||

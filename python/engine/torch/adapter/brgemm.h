@@ -51,22 +51,25 @@ class Brgemm {
  public:
   static bool Possible() { return at::native::cpublas::brgemm != nullptr; }
 
-  // c = row + a @ b. c is contiguous; `row`, which may be null, is added to each row of the product.
-  static void Multiply(const at::Tensor& a, const at::Tensor& b, const float* row, const at::Tensor& c, int64_t depth) {
+  // c = row + a @ b. c is contiguous; `row`, which may be null, is added to each row of the product. `in_pieces`: by the calling thread
+  // alone, in the pieces that threads of a run would share.
+  static void Multiply(const at::Tensor& a, const at::Tensor& b, const float* row, const at::Tensor& c, int64_t depth,
+                       bool in_pieces = false) {
     Run run{Read(a), Read(b), row, c.mutable_data_ptr<float>(), a.size(0), a.size(1), b.size(1), depth};
-    if (run.rows * run.columns * run.others < kWorkOfTeam) return Part(run, 0, run.rows, 0, run.others);
-    if (const int team = GOMP_parallel ? omp_get_max_threads() : 1; team > 1) {
+    const int64_t count = run.blocks();
+    const bool large = run.rows * run.columns * run.others >= kWorkOfTeam;
+    if (in_pieces) {
+      for (int64_t i = 0; i < count; i += kPiece) Blocks(run, i, std::min(i + kPiece, count));
+    } else if (const int team = large && GOMP_parallel ? omp_get_max_threads() : 1; team > 1) {
       GOMP_parallel([](void* of) { Share(*static_cast<Run*>(of)); }, &run, static_cast<unsigned>(team), 0);
-    } else if (node_context) {
-      parallel_for(
-          node_context, run.blocks(), kBlocksOfPiece,
-          [](void* of, size_t begin, size_t end) {
-            EnterNode(static_cast<Run*>(of)->denormals);
-            Blocks(*static_cast<Run*>(of), begin, end);
-          },
-          &run);
+    } else if (large && node_context) {
+      const auto piece = [](void* of, size_t begin, size_t end) {
+        EnterNode(static_cast<Run*>(of)->denormals);
+        Blocks(*static_cast<Run*>(of), static_cast<int64_t>(begin), static_cast<int64_t>(end));
+      };
+      parallel_for(node_context, static_cast<size_t>(count), kPiece, piece, &run);
     } else {
-      return Part(run, 0, run.rows, 0, run.others);
+      Blocks(run, 0, count);
     }
     if (run.error) std::rethrow_exception(run.error);
   }
@@ -75,7 +78,7 @@ class Brgemm {
   static constexpr int64_t kWorkOfTeam = 1 << 19;  // multiplications: less is done before a team has begun
   static constexpr int64_t kAtOnce = 128;          // columns of b that are turned at once, to stay in the cache
   static constexpr int64_t kLeast = 16;  // rows or columns of a block: for one alone oneDNN adds up in another order
-  static constexpr size_t kBlocksOfPiece = 4;
+  static constexpr int64_t kPiece = 4;   // blocks that a thread takes at once, as few as take longer than to share them
 
   struct Matrix {
     at::Tensor of;

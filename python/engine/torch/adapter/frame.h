@@ -195,6 +195,7 @@ struct BelowAutograd {
 
 // A node's function, which the engine calls on any thread without the GIL. To the engine no node fails: the frame keeps
 // the exception, and what would come later does nothing, so that no parameter is changed by a step that failed before.
+// `context`: of the engine's node, for parallel_for; null where no plan runs it.
 inline int32_t RunNode(void* run, uint64_t number, void* context) {
   Frame& frame = *static_cast<Frame*>(run);
   if (frame.stopped.load(std::memory_order_relaxed)) return 0;  // relaxed: see there

@@ -25,7 +25,7 @@ inline PyObject* Lookup(PyObject* held, PyObject* key) {
   return found;
 }
 
-// An attribute of an object, or null. Only to be compared, too.
+// An attribute of an object, or null. As with Lookup, only to be compared.
 inline PyObject* Attribute(PyObject* held, PyObject* name) {
   PyObject* found = PyObject_GetAttr(held, name);
   if (!found && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();

@@ -84,6 +84,7 @@ bool RunAll(Frame& frame, const void* plan, const char* policy, int threads, voi
   torch::jit::Stack stack;
   {
     const BelowAutograd guard;
+    const Inside no_node(nullptr);  // a node of another program may have called this one
     for (const uint32_t call : frame.program.prologue)
       if (!Make(frame, call, stack)) return RaiseFailure(frame), false;
   }
@@ -148,7 +149,7 @@ std::pair<double, at::Tensor> Fastest(int runs, F&& call) {
 }
 
 // compare(product, args: list, runs, threads) -> (seconds, result) of torch's own kernel and of the product's way; None where
-// there is none or it refuses.
+// there is none or it refuses. threads = 0: one, and the product in the pieces that threads of a run would share.
 PyObject* Compare(PyObject*, PyObject* args) {
   PyObject *spec, *given;
   int runs, threads;
@@ -159,7 +160,8 @@ PyObject* Compare(PyObject*, PyObject* args) {
     return nullptr;
   try {
     const BelowAutograd guard;
-    const Caller caller(threads);
+    const Caller caller(std::max(1, threads));
+    const Inside no_node(nullptr);  // a Python kernel in a node may be what compiles
     torch::jit::Stack stack;
     for (const at::Tensor& tensor : tensors.toTensorVector()) stack.emplace_back(tensor);
     if (!product.Possible() || stack.size() != (product.adds ? 3 : 2) || !product.Fits(stack.data())) Py_RETURN_NONE;
@@ -170,7 +172,7 @@ PyObject* Compare(PyObject*, PyObject* args) {
       op.callBoxed(used);
       return std::move(used.at(0)).toTensor();
     });
-    const auto other = Fastest(runs, [&] { return product(stack.data()); });
+    const auto other = Fastest(runs, [&] { return product(stack.data(), threads == 0); });
     return Py_BuildValue("((dN)(dN))", theirs.first, THPVariable_Wrap(theirs.second), other.first,
                          THPVariable_Wrap(other.second));
   } catch (const std::exception&) {

@@ -45,14 +45,14 @@ struct Product {
            Is(matrices[1], columns, others, &strides[2]);
   }
 
-  at::Tensor operator()(const c10::IValue* args) const {
+  at::Tensor operator()(const c10::IValue* args, bool in_pieces = false) const {
     const c10::IValue* matrices = args + (adds ? 1 : 0);
     const at::Tensor& a = matrices[0].toTensor();
     const at::Tensor b = kept ? kept->Of(matrices[1].toTensor()) : matrices[1].toTensor();
     at::Tensor out = at::detail::empty_cpu({sizes[0], sizes[2]}, at::kFloat);
     if (depth > 0) {
       const float* row = adds ? args[0].toTensor().const_data_ptr<float>() : nullptr;
-      Brgemm::Multiply(a, b, row, out, std::min(depth, sizes[1]));
+      Brgemm::Multiply(a, b, row, out, std::min(depth, sizes[1]), in_pieces);
       return out;
     }
     if (adds) out.copy_(args[0].toTensor());

@@ -1,7 +1,9 @@
-// Threads: how many threads torch's kernels use, for each thread that runs nodes.
+// Threads: how many threads torch's kernels use, for each thread that runs nodes, and which node that is.
 //
 // In a run with workers every thread of it uses one: OpenMP makes a team for each thread that asks for one, and teams
 // fight for the processors. The caller gets back what it had when the run has ended.
+//
+// From inside of a node, idle threads of its run can be given a share of a loop (`parallel_for`).
 //
 // Each thread also gets its state in the Python interpreter from the engine, before its first node.
 #pragma once
