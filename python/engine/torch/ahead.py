@@ -30,7 +30,7 @@ from .node import Node, name_of, parts_of, waves
 from .numerics import mode
 from .staged import Staged, filled, unseen, wrapped
 from .team import Team
-from .unchanged import Note, in_one_memory, marks, noted, storage, unchanged, version
+from .unchanged import Note, in_one_memory, is_uncounted, marks, noted, storage, unchanged, version
 from .worth import Worth
 
 _MOST = 1024  # nodes
@@ -87,7 +87,10 @@ class Program:
             return False
         if self._readers is None:
             self._readers = self._found_readers()
-        return self._readers.get(at, _NOBODY) <= item.used
+        readers = self._readers
+        if not readers.get(at, _NOBODY) <= item.used:
+            return False
+        return not item.together or all(readers.get(-1 - i, _NOBODY) <= item.used for i in item.together)
 
     def _found_readers(self) -> dict[int, set[int]]:
         # By place: those whose memory its tensors may be, itself, or for a view what that is made from.
@@ -212,7 +215,8 @@ class Program:
         again = 0 if why else item.times.get(key, 0)
         index = None if why else self._keys.get((key, again))
         if func in _LENDS:
-            item.lent |= set().union(*(self._leaves(t) for t in found))
+            lent = set().union(*(self._leaves(t) for t in found))
+            item.lent |= lent if item.together.isdisjoint(lent) else lent | item.together
         if why or (index is None and kind in self.refused):
             return self._here(func, args, kwargs, kind, why, item)
         if index is not None and index < len(item.made):
@@ -258,7 +262,7 @@ class Program:
 
     def _changed_below(self, node: Node, item: Item) -> bool:
         """Whether something that the node is made from was changed since, by way of another tensor with its memory."""
-        for at in node.leaves:
+        for at in node.leaves | item.together if item.together else node.leaves:
             if version(item.leaves[at]) != item.counts[at]:
                 return True
         return any(marks(item.made[at]) != item.marks[at] for at in node.inputs)
@@ -316,6 +320,10 @@ class Program:
             if index is None and others and key not in self._seen:
                 # A table, or a tensor that this step made: the next step tells. The reference keeps the id taken.
                 self._seen[key] = others, kind
+                return made
+            if any(map(is_uncounted, others)):
+                self._seen.pop(key, None)
+                self.refused[key] = "takes a tensor made in inference mode, whose changes PyTorch does not count"
                 return made
             if index is None:
                 index = len(self.nodes)

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from . import staged
 from .numerics import mode
-from .unchanged import stageable
+from .unchanged import stageable, together
 
 if TYPE_CHECKING:
     from .ahead import Program
@@ -28,12 +28,13 @@ class Item:
     same as Staged tensors, where the step before got them so. ``thread``: that of the step."""
 
     __slots__ = ("program", "leaves", "rest", "spec", "made", "staged", "versions", "used", "over", "counts", "mode", "times",
-                 "lent", "thread", "settled", "last", "expected", "took", "cost", "given", "marks")  # fmt: skip
+                 "lent", "thread", "settled", "last", "expected", "took", "cost", "given", "marks", "together")  # fmt: skip
 
     def __init__(self, program: Program, data: Any) -> None:
         flat, self.spec = pytree.tree_flatten(data) if staged.can_be_made_anew(data) else ([], _WHOLE)
         self.given = data  # by the loader
         self.program, self.leaves = program, stageable(flat)
+        self.together = together(self.leaves)
         self.rest, self.made, self.versions = flat, [], {}  # type: ignore[var-annotated]
         self.staged: dict[int, Any] = {}
         self.used: set[int] = set()

@@ -55,13 +55,13 @@ class Node:
         return all(name in kwargs and staged.is_same(kwargs[name], same, item) for name, same in self.kwargs.items())
 
     def gives_alike(self, made: Any, args: Any, kwargs: Any) -> bool:
-        """Whether what a call has made may stand for what the step's call would: of the same kinds, without a gradient, and with
-        memory of its own if that of the step had."""
+        """Whether what a call has made may stand for what the step's call would: of the same kinds, without a gradient, with changes that
+        PyTorch counts, and with memory of its own if that of the step had."""
         parts = parts_of(made)
         if len(parts) != len(self.kinds):
             return False
         for part, kind in zip(parts, self.kinds):
-            if not isinstance(part, Tensor) or part.dtype != kind or part.requires_grad:
+            if not isinstance(part, Tensor) or part.dtype != kind or part.requires_grad or part.is_inference():
                 return False
         return not (self.fresh and _shares(parts, args, kwargs))
 

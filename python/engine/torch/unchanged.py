@@ -67,9 +67,37 @@ def stageable(flat: list[Any]) -> list[Tensor | None]:
     return [None if t is not None and overlap(extents(t) or [], arrays) else t for t in leaves] if arrays else leaves
 
 
+def together(leaves: list[Tensor | None]) -> frozenset[int]:
+    """The places of leaves that share memory with another one whose changes PyTorch counts by itself, as tensors made of one NumPy array
+    do: a change of one of them is a change of all."""
+    spans = []
+    for at, leaf in enumerate(leaves):
+        if leaf is not None and (first := (memory := leaf.untyped_storage()).data_ptr()):
+            base = leaf._base  # views have the counter of what they are views of
+            spans.append((first, first + memory.nbytes(), at, id(leaf if base is None else base)))
+    spans.sort()
+    found: set[int] = set()
+    behind, near, counters = 0, [], set()  # the end of spans that lie in one another, their places and their counters
+    for first, end, at, counter in spans:
+        if first >= behind:
+            near, counters = [], set()
+        behind = max(behind, end)
+        near.append(at)
+        counters.add(counter)
+        if len(counters) > 1:
+            found.update(near)
+    return frozenset(found)
+
+
 def is_plain(data: Any) -> bool:
-    """Whether a tensor can be Staged: another object that shares its memory, and has no attributes of the program's."""
-    return type(data) is Tensor and not data.requires_grad and in_one_memory(data) and not data.__dict__
+    """Whether a tensor can be Staged: another object that shares its memory, whose changes PyTorch counts, and that has no attributes of
+    the program's."""
+    return type(data) is Tensor and not (data.requires_grad or data.is_inference()) and in_one_memory(data) and not data.__dict__
+
+
+def is_uncounted(tensor: Tensor) -> bool:
+    """Whether nobody could tell if the tensor was changed."""
+    return tensor.is_inference() and not _is_small(tensor)
 
 
 def in_one_memory(tensor: Tensor) -> bool:

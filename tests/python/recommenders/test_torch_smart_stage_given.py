@@ -68,8 +68,59 @@ def beside_an_array_with_its_memory():
     return [{"raw": x.numpy(), "x": x} for x in rows()], step
 
 
+def of_one_array(changes, count=30):
+    """Two tensors that share memory, and do not count each other's changes; later steps change one of them."""
+    numbers = iter(range(count))
+
+    def step(batch):
+        if next(numbers) > 12:
+            changes(batch["all"])
+        return (batch["left"] * 3).sum().item(), batch["other"].sum().item()
+
+    arrays = [numpy.full((4, 4), i + 1.0) for i in range(count)]
+    given = [{"left": torch.from_numpy(a[:, :2]), "all": torch.from_numpy(a), "other": torch.ones(3)} for a in arrays]
+    return given, step
+
+
+def of_one_array_changed_in_place():
+    return of_one_array(lambda x: x.mul_(2))
+
+
+def of_one_array_changed_by_way_of_numpy():
+    return of_one_array(lambda x: x.numpy().__imul__(2))
+
+
+def made_in_inference_mode():
+    with torch.inference_mode():
+        given = [{"x": x, "view": x[:, :2]} for x in (x + 1 for x in rows(30))]
+    numbers = iter(range(30))
+
+    @torch.inference_mode()
+    def step(batch):
+        if next(numbers) > 12:
+            batch["view"].mul_(2)
+        return (batch["x"] * 3).sum().item()
+
+    return given, step
+
+
+def a_table_made_in_inference_mode():
+    with torch.inference_mode():
+        table, few = torch.zeros(5, 3), torch.zeros(5)
+
+    @torch.inference_mode()
+    def step(ids):
+        seen = table[ids].sum().item(), few[ids].sum().item()
+        table.add_(1)
+        few.add_(1)
+        return seen
+
+    return [torch.tensor([i % 5, (i + 1) % 5]) for i in range(30)], step
+
+
 @pytest.mark.parametrize("kind", [sparse, compressed_rows, nested, made_sparse_by_the_step, with_attributes, with_attributes_of_some,
-                                  beside_an_array_with_its_memory])  # fmt: skip
+                                  beside_an_array_with_its_memory, of_one_array_changed_in_place, of_one_array_changed_by_way_of_numpy,
+                                  made_in_inference_mode, a_table_made_in_inference_mode])  # fmt: skip
 def test_steps_are_those_of_the_loop_in_turn(kind):
     given, step = kind()
     expected = [step(x) for x in given]
