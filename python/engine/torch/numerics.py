@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import get_default_dtype
 from torch._C import (
-    _get_cudnn_sdp_enabled, _get_deterministic_algorithms, _get_flash_sdp_enabled, _get_math_sdp_enabled, _get_mem_efficient_sdp_enabled,
-    _get_mkldnn_enabled,
+    _get_cudnn_sdp_enabled, _get_deterministic_algorithms, _get_flash_sdp_enabled, _get_fp32_precision_getter, _get_math_sdp_enabled,
+    _get_mem_efficient_sdp_enabled, _get_mkldnn_enabled,
 )  # fmt: skip
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -20,16 +20,16 @@ _TINY, _ONE = 1e-310, 1.0  # their product is 0 on a thread that flushes denorma
 
 
 def mode() -> tuple[Any, ...]:
-    """Whether this thread flushes denormal numbers; the process's default dtype; and its settings by which torch chooses kernels. A
-    stage asks for it in each call of a step, so those that take long to read, such as the precision of products, are not among them."""
+    """Whether this thread flushes denormal numbers; the process's default dtype; its settings by which torch chooses kernels; and the
+    precision of products. A stage asks for it in each call of a step, so precisions that hardly any program sets alone are not among them."""
     return (_TINY * _ONE == 0, get_default_dtype(), _get_deterministic_algorithms(), _get_mkldnn_enabled(), _get_flash_sdp_enabled(),
-            _get_math_sdp_enabled(), _get_mem_efficient_sdp_enabled(), _get_cudnn_sdp_enabled())  # fmt: skip
+            _get_math_sdp_enabled(), _get_mem_efficient_sdp_enabled(), _get_cudnn_sdp_enabled(), _get_fp32_precision_getter("mkldnn", "matmul"))  # fmt: skip
 
 
 def precisions() -> tuple[str, str, str]:
     """With how many bits torch's kernels may multiply float32 numbers on the CPU: in products, convolutions and recurrent layers. Whichever
     way the program has said it: torch.get_float32_matmul_precision() raises where the backends were told."""
-    asked = torch._C._get_fp32_precision_getter
+    asked = _get_fp32_precision_getter
     return asked("mkldnn", "matmul"), asked("mkldnn", "conv"), asked("mkldnn", "rnn")
 
 

@@ -190,6 +190,7 @@ def test_calls_on_other_tensors_with_the_memory_of_the_items(step):
 
 
 FROZEN = torch.ones(4, 2)
+WIDE = torch.linspace(0.1, 0.9, 4 * 512).view(4, 512)
 
 
 class Rounded(TorchDispatchMode):
@@ -225,6 +226,16 @@ def filled_with_nan(x):
         torch.use_deterministic_algorithms(False)
 
 
+def with_other_precisions(x):
+    """The second call is made where the precision is as the step found it, so it might run ahead meanwhile."""
+    torch.set_float32_matmul_precision("medium")
+    try:
+        rounded = (x @ WIDE).tolist()
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    return rounded, (x @ WIDE * 2).tolist()
+
+
 class Percent(torch.Tensor):
     """Products with it are divided by 100."""
 
@@ -254,7 +265,7 @@ def of_another_class(x):
     return [type(engine.torch.plain(y)).__name__ for y in made], [y.as_subclass(torch.Tensor).tolist() for y in made], seen
 
 
-@pytest.mark.parametrize("step", [rounded, counted, attention_by_formula, filled_with_nan, of_another_class])
+@pytest.mark.parametrize("step", [rounded, counted, attention_by_formula, filled_with_nan, with_other_precisions, of_another_class])
 def test_modes_settings_and_classes_of_the_programs(step):
     expected = [step(x) for x in rows(40)]
     for options in WAYS:
