@@ -33,12 +33,13 @@ from .team import Team
 from .unchanged import Note, in_one_memory, is_uncounted, marks, noted, storage, unchanged, version
 from .worth import Worth
 
-_MOST = 1024  # nodes
+_MOST, _MOST_EVER = 1024, 4096  # nodes
 _MADE_ANEW = 4  # calls of a kind on tensors that no other step has: then the kind is not looked at any more
 _GRADIENT = "takes a tensor with a gradient"
 # What lends a tensor's memory to others, whose changes nobody sees.
 _LENDS = {Tensor.numpy, Tensor.__array__, Tensor.data_ptr, Tensor.untyped_storage, Tensor.storage, Tensor.__dlpack__}
-_KEPT = 2  # steps in a row that may leave a node's result alone before the node is dropped
+_NUMBERS = 64  # calls of a kind that give no tensors of their own: then the kind is not looked at any more
+_KEPT = 2  # steps in a row that may leave a node's result alone before the node falls asleep
 _SETTLED = 4  # steps behind the last new node before a step gets plain tensors
 _LOOKED_AT = 64  # one step in so many gets Staged tensors for all, so that all of its calls are seen
 _NOBODY: set[int] = set()
@@ -52,7 +53,8 @@ class Program:
 
     def __init__(self, judges: bool = False) -> None:
         self.worth = Worth(judges)
-        self.nodes: list[Node | None] = []  # None: dropped
+        self.nodes: list[Node | None] = []  # None: dropped, or asleep
+        self._asleep: dict[int, Node] = {}  # whose calls steps have not made lately: they do not run
         self._views: list[set[int] | None] = []  # by node, dropped ones too: the places whose memory it may have; None: its own
         self.refused: dict[Any, str] = {}  # by key or kind: why calls stay in the step
         self._keys: dict[Any, int] = {}
@@ -60,7 +62,8 @@ class Program:
         self._plainly: set[Any] = set()  # functions that do not, where they are given a tensor with a gradient
         # By key: calls on tensors from outside that one step made, with these tensors and the kind of the call.
         self._seen: dict[Any, tuple[list[Tensor], Any]] = {}
-        self._forgotten: dict[Any, int] = {}  # by kind: how many of them no other step made
+        self._forgotten: dict[Any, int] = {}  # by kind: how many of them no other step made, and how many nodes none ever took
+        self._plain: dict[Any, int] = {}  # by kind: how many calls gave no tensors of their own
         self._once: set[Any] = set()  # those of them that the step before the last made
         self._spec: Any = None
         self._steps = self._changed = 0  # how many steps there were; how many before the last change of the nodes
@@ -123,7 +126,7 @@ class Program:
         nodes = list(self.nodes)
         made: list[Any] = [None] * len(nodes)
         item.counts, item.mode = [version(leaf) for leaf in item.leaves], mode()
-        took = item.took = [] if self.worth.measures else None
+        took = item.took = {} if self.worth.measures else None
         waiting: list[tuple[int, Node, Tensor]] = []
 
         def compute(i: int) -> None:
@@ -142,7 +145,7 @@ class Program:
                     begin = 0.0 if took is None else clock()
                     out = node.func(*args, **kwargs)
                     if took is not None:
-                        took.append(clock() - begin)
+                        took[i] = clock() - begin
                     if node.gives_alike(out, args, kwargs):
                         made[i] = out
             except Exception:  # also a node whose input is missing
@@ -171,6 +174,8 @@ class Program:
     def judge(self, saved: float, cost: float) -> None:
         """What an item's nodes took ahead of its step, and what the step took to find their results."""
         self.worth.add(saved, cost, any(node.moves for node in self.nodes if node is not None))
+        if self.worth.lost:
+            self._seen.clear()
 
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any, item: Item) -> Any:
         """A call of the step on a tensor of its item."""
@@ -219,6 +224,11 @@ class Program:
             item.lent |= lent if item.together.isdisjoint(lent) else lent | item.together
         if why or (index is None and kind in self.refused):
             return self._here(func, args, kwargs, kind, why, item)
+        if index is not None and self.nodes[index] is None and not self._woken(index):
+            item.times[key] = again + 1
+            if not self._asleep[index].fresh:  # nobody sees what is done with a view
+                item.lent |= self._asleep[index].leaves
+            return unseen(func, args, kwargs)
         if index is not None and index < len(item.made):
             made, node = item.made[index], self.nodes[index]
             if made is not None and node is not None:
@@ -257,6 +267,7 @@ class Program:
         if item.mode == mode():
             return False
         self.worth.lost = "the step changes settings of PyTorch"
+        self._seen.clear()
         self.refused.setdefault((func, "set"), "is called with other settings of PyTorch than its step began with; no call is ahead")
         return True
 
@@ -304,8 +315,8 @@ class Program:
     def _learned(self, func: Any, args: Any, kwargs: Any, key: Any, kind: Any, index: int | None, item: Item,
                  others: list[Tensor]) -> Any:  # fmt: skip
         """Runs the call here. If it can run ahead for later items, it becomes a node."""
-        if index is None and len(self.nodes) >= _MOST:
-            return self._here(func, args, kwargs, kind, f"comes behind {_MOST} others", item)
+        if index is None and len(self.nodes) >= _MOST and (len(self.nodes) >= _MOST_EVER or len(self.nodes) - self.nodes.count(None) >= _MOST):
+            return self._here(func, args, kwargs, kind, f"comes behind {_MOST} others, or {_MOST_EVER} of earlier steps", item)
         if key in self.refused:
             return unseen(func, args, kwargs)
         made, effects = with_effects(func, args, kwargs)
@@ -314,7 +325,9 @@ class Program:
             item.over = True
         why = _why_not_ahead(made, effects)
         if why is not None:
-            self.refused[kind if why or others else key] = why
+            if not (why or others):
+                self._plain[kind] = self._plain.get(kind, 0) + 1
+            self.refused[kind if why or others or self._plain[kind] > _NUMBERS else key] = why
             return made
         with self._lock:
             if index is None and others and key not in self._seen:
@@ -330,7 +343,7 @@ class Program:
                 moves = isinstance(made, Tensor) and made.device != _device(args)
                 fresh = all(storage(t) in effects.made for t in parts_of(made))
                 node = Node(func, staged.template(args, item), staged.template(kwargs or {}, item), self._seen.pop(key, ([], None))[0],
-                            made, self.nodes, moves, fresh, key)  # fmt: skip
+                            made, self.nodes, moves, fresh, key, kind)  # fmt: skip
                 self.nodes.append(node)
                 self._views.append(None if fresh else node.places)
                 self._keys[key] = index
@@ -342,31 +355,60 @@ class Program:
     def _drop(self, index: int, why: str) -> None:
         with self._lock:
             node = self.nodes[index]
-            if node is None:
-                return
-            self.nodes[index] = None
+            if node is not None:
+                self.nodes[index] = None
+                self._nodes_changed()
+                del self._keys[node.key]
+                self.refused[node.key] = why
+
+    def _fall_asleep(self, index: int, node: Node, why: str) -> None:
+        with self._lock:
+            self.nodes[index], self._asleep[index] = None, node
+            node.called, node.why = self._steps - 1, why
             self._nodes_changed()
-            for key in [key for key, at in self._keys.items() if at == index]:
-                del self._keys[key]
-                self.refused[key] = why
+
+    def _woken(self, index: int) -> bool:
+        """Whether a sleeping node runs again, now that the step makes its call: if the step before made it, too."""
+        with self._lock:
+            node = self._asleep[index]
+            before, node.called = node.called, self._steps
+            if before != self._steps - 1:
+                return False
+            self.nodes[index], node.unused = node, 0
+            del self._asleep[index]
+            self._nodes_changed()
+            return True
 
     def ended(self, item: Item) -> None:
-        """Behind a step: what it has not used is noted, and dropped if that happens again."""
+        """Behind a step: what it has not used is noted, and sleeps if that happens again."""
+        why = "is not part of every step" + (", or comes behind a change of the item" if item.over else "")
         for index, made in enumerate(item.made):
             node = self.nodes[index]
-            if node is None or made is None:
+            if node is None:
                 continue
-            node.unused = 0 if index in item.used else node.unused + 1
-            if node.unused >= _KEPT:
-                self._drop(index, "is not part of every step")
+            if index in item.used:
+                node.unused, node.taken = 0, True
+            elif made is not None or any(self.nodes[at] is None for at in node.inputs):
+                node.unused += 1
+                if node.unused >= _KEPT:
+                    self._fall_asleep(index, node, why)
+                    if made is not None and not node.taken:
+                        self._forget(node.kind, why)
+        for index, node in list(self._asleep.items()):
+            if self._steps - node.called > _LOOKED_AT:
+                with self._lock:
+                    del self._asleep[index], self._keys[node.key]
         with self._lock:
             # A call on a tensor from outside was seen in one step: if the next has not made it again, it is forgotten.
             for key in [key for key in self._seen if key in self._once]:
-                _, kind = self._seen.pop(key)
-                self._forgotten[kind] = self._forgotten.get(kind, 0) + 1
-                if self._forgotten[kind] >= _MADE_ANEW:
-                    self.refused[kind] = "takes a tensor that each step makes anew"
+                self._forget(self._seen.pop(key)[1], "takes a tensor that each step makes anew")
             self._once = set(self._seen)
+
+    def _forget(self, kind: Any, why: str) -> None:
+        """A call of this kind was learned for nothing. Where that comes again, such as with another number in each step, none is learned."""
+        self._forgotten[kind] = self._forgotten.get(kind, 0) + 1
+        if self._forgotten[kind] >= _MADE_ANEW:
+            self.refused[kind] = why
 
     def explained(self) -> str:
         """The nodes, and why other calls on the item's tensors stay in the step, as text."""
@@ -375,10 +417,9 @@ class Program:
         if ahead and self.worth.lost:
             lines = [f"ahead of the step: no call of it, because {self.worth.lost} ({', '.join(ahead)}); the loader runs ahead"]
         told: dict[tuple[str, str], int] = {}
-        for key, why in list(self.refused.items()):
-            if why:
-                name = name_of(key[0][0] if type(key[0]) is tuple else key[0])
-                told[name, why] = told.get((name, why), 0) + 1
+        stay = [(name_of(key[0][0] if type(key[0]) is tuple else key[0]), why) for key, why in list(self.refused.items()) if why]
+        for each in [*stay, *((node.name, node.why) for node in list(self._asleep.values()))]:
+            told[each] = told.get(each, 0) + 1
         lines += [
             f"in the step {name}{f' ({count} kinds of call)' if count > 1 else ''}: {why}"
             for (name, why), count in told.items()

@@ -28,7 +28,7 @@ class Item:
     same as Staged tensors, where the step before got them so. ``thread``: that of the step."""
 
     __slots__ = ("program", "leaves", "rest", "spec", "made", "staged", "versions", "used", "over", "counts", "mode", "times",
-                 "lent", "thread", "settled", "last", "expected", "took", "cost", "given", "marks", "together")  # fmt: skip
+                 "lent", "thread", "settled", "last", "expected", "took", "cost", "given", "marks", "together", "seen")  # fmt: skip
 
     def __init__(self, program: Program, data: Any) -> None:
         flat, self.spec = pytree.tree_flatten(data) if staged.can_be_made_anew(data) else ([], _WHOLE)
@@ -47,7 +47,8 @@ class Item:
         self.mode: Any = None  # in which the program ran; then that in which the step began
         self.thread = 0  # none yet
         self.settled = False  # whether the step gets plain tensors for what no node reads any more
-        self.took: list[float] | None = None  # seconds of each node, where it is measured whether they pay
+        self.seen = False  # whether the step's calls are, up to one by which the item is over
+        self.took: dict[int, float] | None = None  # seconds by node, where it is measured whether they pay
         self.cost = 0.0  # seconds in which the step has found what was made of it; while that is measured
         # The step has changed something of the item, or the item has another structure than the first.
         self.over = self.spec is _WHOLE or not program.fits(self.spec)
@@ -57,7 +58,7 @@ class Item:
         begin, now = clock(), mode()
         self.thread, self.settled = threading.get_ident(), self.program.begin_step()
         self.over = self.over or bool(self.program.worth.lost) or (bool(self.made) and self.mode != now)
-        self.mode = now
+        self.mode, self.seen = now, not self.over
         if self.over:
             return self.given
         flat = [
@@ -70,10 +71,10 @@ class Item:
 
     def end(self) -> None:
         """The step is over: what it did not use is noted, and nothing of the item is kept."""
-        if not self.over:
+        if self.seen:
             begin = clock()
             self.program.ended(self)
             if self.took is not None and self.settled:
-                self.program.judge(sum(self.took), self.cost + clock() - begin)
+                self.program.judge(sum(self.took.get(at, 0.0) for at in self.used), self.cost + clock() - begin)
         self.over, self.made, self.staged, self.leaves, self.rest, self.given = True, [], {}, [], [], None
         self.versions, self.counts, self.times, self.expected = {}, [], {}, []

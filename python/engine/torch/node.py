@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 class Node:
     """``places``: what it is given of the item, nodes and, below zero, leaves; ``inputs``: the nodes among them; ``leaves``: the
     leaves of the item that it is made from. ``kinds``: the dtypes of what it makes. ``fresh``: that has memory of its own.
-    ``key``: by which its call is found."""
+    ``key``: by which its call is found; ``kind``: that of the call. ``unused``: how many steps in a row have left its result alone;
+    ``taken``: whether one has ever taken it. Of a node that sleeps, ``called``: the last step that made its call; ``why``: why it sleeps."""
 
     __slots__ = ("func", "args", "kwargs", "name", "outside", "unused", "moves", "places", "inputs", "leaves", "kinds", "fresh",
-                 "key", "_base", "_refs")  # fmt: skip
+                 "key", "kind", "taken", "called", "why", "_base", "_refs")  # fmt: skip
 
     def __init__(self, func: Callable[..., Any], args: Any, kwargs: Any, outside: list[Tensor], made: Any, before: list[Any],
-                 moves: bool, fresh: bool, key: Any) -> None:  # fmt: skip
-        self.key = key
+                 moves: bool, fresh: bool, key: Any, kind: Any) -> None:  # fmt: skip
+        self.key, self.kind, self.taken, self.called, self.why = key, kind, False, 0, ""
         self.places = {ref.node for ref in staged.refs((args, kwargs))}
         self.inputs = {at for at in self.places if at >= 0}
         self.leaves = {-1 - at for at in self.places if at < 0}.union(*(before[at].leaves for at in self.inputs if before[at]))
@@ -84,7 +85,7 @@ def _shares(parts: Any, args: Any, kwargs: Any) -> bool:
 
 def waves(nodes: list[Node | None]) -> list[list[int]]:
     """The nodes in groups: those of a group need only nodes of groups before it."""
-    depth = [0] * len(nodes)
+    depth = [-1] * len(nodes)  # of nodes that do not run
     groups: list[list[int]] = []
     for i, node in enumerate(nodes):
         if node is not None:
