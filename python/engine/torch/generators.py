@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import gc
-import itertools
 import random
 import sys
 import threading
@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from .named import installed, names_of
-from .reach import held_by, walk
+from .reach import held_by
 
-_MOST_OBJECTS, _MOST_PARTS = 4096, 64  # that are looked at for generators; of each container
+_MOST_LOOKS = 16_384  # at objects that may be generators, or hold some
+_WITHOUT_PARTS = (int, float, complex, str, bytes, type(None), types.ModuleType, types.CodeType, torch.Tensor)
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")  # keep the states of generators from what they do themselves
 Own = dict[str, Any]  # generators of the program's own by name
 
@@ -97,25 +98,37 @@ def in_common(step: Callable[..., Any], loader: Any) -> Own:
 
 
 def _reached(start: Any) -> dict[int, Any]:
-    """The generators that an object reaches, also through attributes, iterators, and the variables of generator functions. By id; those of
-    NumPy are told apart by what they draw from."""
+    """The generators that an object reaches, also through attributes, slots, iterators, containers of any kind, and the variables of generator
+    functions. By id; those of NumPy are told apart by what they draw from."""
     numpy = sys.modules.get("numpy.random")
     everybodys = (torch.default_generator, random._inst, getattr(getattr(numpy, "mtrand", None), "_rand", None))  # type: ignore[attr-defined]
-    found = [item for item in walk([start], _looked_into, _MOST_OBJECTS) if is_generator(item)]
+    found = [item for item in _near(start) if is_generator(item)]
     return {id(_source(generator)): generator for generator in found if all(generator is not one for one in everybodys)}
 
 
-def _looked_into(item: Any) -> Iterable[Any]:
-    return (held for held in _held_by(item) if not isinstance(held, (types.ModuleType, torch.Tensor)))
+def _near(start: Any) -> Iterator[Any]:
+    """The objects that one reaches, each once. A part of each is looked at in turn, so that a long list hides nothing beside it."""
+    left, seen = collections.deque([iter((start,))]), {}
+    for _ in range(_MOST_LOOKS):
+        if not left:
+            return
+        parts = left.popleft()
+        for item in parts:
+            left.append(parts)
+            if not isinstance(item, _WITHOUT_PARTS) and id(item) not in seen:
+                seen[id(item)] = item  # which keeps its id taken
+                yield item
+                left.append(iter(_held_by(item)))
+            break
 
 
 def _held_by(item: Any) -> Iterable[Any]:
-    if is_generator(item) or isinstance(item, types.FunctionType) and _installed(item):
+    if is_generator(item) or isinstance(item, (type, types.FunctionType)) and _installed(item):
         return ()
-    if isinstance(item, (list, tuple, set)):
-        return itertools.islice(item, _MOST_PARTS)
     if isinstance(item, dict):
-        return itertools.islice(item.values(), _MOST_PARTS)
+        return list(item.values())
+    if isinstance(item, type):
+        return [*vars(item).values(), *item.__mro__]
     if isinstance(item, types.BuiltinMethodType):
         return (item.__self__,)
     if isinstance(item, (types.FunctionType, types.MethodType, functools.partial)):
@@ -123,12 +136,7 @@ def _held_by(item: Any) -> Iterable[Any]:
     if isinstance(item, types.GeneratorType):
         frame = item.gi_frame
         return [item.gi_yieldfrom, *frame.f_locals.values(), *map(frame.f_globals.get, names_of(item.gi_code))] if frame else ()
-    if type(item).__module__ in ("builtins", "itertools") and hasattr(item, "__next__"):
-        return gc.get_referents(item)
-    if isinstance(item, type):
-        return ()
-    return [*getattr(item, "__dict__", {}).values(),
-            *(held for kind in type(item).__mro__ if not _installed(kind) for held in vars(kind).values())]  # fmt: skip
+    return gc.get_referents(item)  # attributes, slots, what a container has, and the class
 
 
 def _installed(item: Any) -> bool:

@@ -23,7 +23,8 @@ def mode() -> tuple[Any, ...]:
     """Whether this thread flushes denormal numbers; the process's default dtype; its settings by which torch chooses kernels; and the
     precision of products. A stage asks for it in each call of a step, so precisions that hardly any program sets alone are not among them."""
     return (_TINY * _ONE == 0, get_default_dtype(), _get_deterministic_algorithms(), _get_mkldnn_enabled(), _get_flash_sdp_enabled(),
-            _get_math_sdp_enabled(), _get_mem_efficient_sdp_enabled(), _get_cudnn_sdp_enabled(), _get_fp32_precision_getter("mkldnn", "matmul"))  # fmt: skip
+            _get_math_sdp_enabled(), _get_mem_efficient_sdp_enabled(), _get_cudnn_sdp_enabled(),
+            _get_fp32_precision_getter("mkldnn", "matmul"))  # fmt: skip
 
 
 def precisions() -> tuple[str, str, str]:

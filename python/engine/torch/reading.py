@@ -16,7 +16,7 @@ from engine.errors import CancelledError
 from engine.sources import data_of
 from engine.torch_modes import Carrier
 
-from .generators import Own, draws
+from .generators import Own, drawn_from, draws, states
 
 LAZY = 2  # steps that are watched where none is profiled; fewer show nothing
 _ENDED = "engine.torch.smart_stage: the stage has ended"
@@ -69,6 +69,8 @@ class Reading:
         self._left = max(0, watched) if watched else LAZY  # steps that are still watched
         self._lazy = watched == 0
         self._step: set[str] = set()  # generators that a step has drawn from
+        self._body: set[str] = set()  # those whose states were others when the next step was asked for
+        self._behind: tuple[Own, dict[str, Any]] | None = None  # the states behind a step that was watched
         self._source: set[str] = set()  # those that a read behind the first step has
         self.why = ""  # why items are read in turn with the steps
         self.items = 0  # how many were read
@@ -80,6 +82,11 @@ class Reading:
         """A step is asked for, on the thread that iterates. The loop begins with the first one."""
         if self._context is None:
             self._context, self._modes = contextvars.copy_context(), Carrier()
+        behind, self._behind = self._behind, None
+        if behind is not None:
+            with self._lock:
+                self._body |= drawn_from(behind[1], behind[0])
+                self._judge()
         if self.why and not self._told:
             self._told = True  # before the warning, which may be an error
             warnings.warn(f"engine.torch.smart_stage: {self.why}", stacklevel=3)
@@ -175,12 +182,14 @@ class Reading:
                 self._step |= drawn
                 self._left -= 1
                 self._judge()
+                self._behind = (self._own, states(self._own)) if self._left else None
 
     def _judge(self) -> None:
-        both = sorted(self._step & self._source)
+        both = sorted((self._step | self._body) & self._source)
         if both and not self.why:
+            other = "step" if self._step.intersection(both) else "loop's body"
             self.why = (
-                f"the loader and the step both draw from {' and '.join(both)}, so each item is read just before its "
+                f"the loader and the {other} both draw from {' and '.join(both)}, so each item is read just before its "
                 "step; give the loader a generator of its own and it is read ahead"
             )
         if both:

@@ -1,8 +1,11 @@
 """engine.torch.smart_stage where the loader draws random numbers, the step does, or both do from one generator."""
 
+import collections
+import dataclasses
 import random
 import threading
 import time
+import types
 import warnings
 
 import pytest
@@ -137,6 +140,48 @@ def a_datasets_own():
     return DataLoader(Noisy(), batch_size=2), lambda x: (x * rng.random()).sum().item(), "random's Random"
 
 
+@dataclasses.dataclass
+class Slots:
+    __slots__ = ("rng",)
+    rng: torch.Generator
+
+
+class OfTheClass:
+    rng = torch.Generator()
+
+
+def held(hold, get):
+    """A generator that loader and step reach by way of the same object."""
+    box = hold(torch.Generator().manual_seed(1))
+
+    def loader():
+        for _ in range(12):
+            yield torch.rand(4, generator=get(box))
+
+    return loader(), lambda x: x.sum().item() + torch.rand(1, generator=get(box)).item(), "torch's Generator"
+
+
+def in_slots():
+    return held(Slots, lambda box: box.rng)
+
+
+def in_a_deque():
+    return held(lambda rng: collections.deque([rng]), lambda box: box[0])
+
+
+def in_a_mapping_proxy():
+    return held(lambda rng: types.MappingProxyType({"rng": rng}), lambda box: box["rng"])
+
+
+def in_a_class():
+    OfTheClass.rng.manual_seed(1)
+    return held(lambda _: OfTheClass, lambda box: box.rng)
+
+
+def beside_a_long_list():
+    return held(lambda rng: [[(i,) for i in range(20_000)], *range(99), [[rng]]], lambda box: box[-1][0][0])
+
+
 def in_common_and_only_the_loader_draws():
     rng = numpy.random.default_rng(1)
     return (row * rng.random() for row in rows()), lambda x: (x * 2).sum().item() if rng else 0, ""
@@ -145,6 +190,7 @@ def in_common_and_only_the_loader_draws():
 @pytest.mark.parametrize("kind", [a_loader_and_a_step, an_augmenting_loader, pythons_random, numpys_generator, a_loader_alone,
                                   a_step_alone, a_shuffled_loader_and_a_step, two_generators, a_step_that_forks, a_checkpointed_step,
                                   a_step_that_puts_pythons_state_back, numpys_own, torchs_own, a_default_of_a_keyword, a_datasets_own,
+                                  in_slots, in_a_deque, in_a_mapping_proxy, in_a_class, beside_a_long_list,
                                   in_common_and_only_the_loader_draws])  # fmt: skip
 def test_numbers_are_those_of_the_loop_in_turn(kind):
     def seeded():
@@ -166,6 +212,31 @@ def test_numbers_are_those_of_the_loop_in_turn(kind):
         assert (IN_TURN + which in steps.explain() and IN_TURN + which in steps.report["in_turn"]) if which else not steps.report["in_turn"]
         assert steps.position == steps.stats()["position"] == len(expected)
         assert list(steps) == []
+
+
+def by_the_body(make):
+    return [seen + torch.rand(()).item() for seen in make()]
+
+
+def by_another_loop(make):
+    return list(zip(make(), make()))
+
+
+@pytest.mark.parametrize("loop", [by_the_body, by_another_loop])
+@pytest.mark.filterwarnings("ignore:engine.torch.smart_stage")
+def test_what_the_loader_and_the_loops_body_draw_is_that_of_the_loop_in_turn(loop):
+    torch.manual_seed(3)
+    expected = loop(lambda: map(doubled, drawn()))
+    for options in WAYS:
+        torch.manual_seed(3)
+        made = []
+        assert loop(lambda: made.append(engine.torch.smart_stage(doubled, drawn(), **options)) or made[-1]) == expected, options
+        assert all("the loader and the loop's body both draw from torch's generator" in steps.report["in_turn"] for steps in made)
+
+
+def test_a_body_that_draws_from_another_generator_changes_nothing():
+    steps = engine.torch.smart_stage(doubled, drawn(), **AT_ONCE)
+    assert len([seen + random.random() for seen in steps]) == 12 and not steps.report["in_turn"]
 
 
 def test_a_generator_without_a_state_may_be_shared():
