@@ -52,8 +52,8 @@ class Staged(Tensor, metaclass=_AsTensor):
     """A tensor made from an item alone. It is a tensor in every way; calls on it go through its Program."""
 
     _item: Any = _Gone()  # that of a step is an attribute of the tensor
-    _at: int
-    _part: int | None
+    _at = 0
+    _part: int | None = None
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -70,6 +70,25 @@ class Staged(Tensor, metaclass=_AsTensor):
                     return item.program.call(func, args, kwargs, item)
                 item.program.elsewhere(func, item)
         return unseen(func, args, kwargs)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return plain(self).__repr__(tensor_contents=tensor_contents)  # type: ignore[no-any-return]
+
+    def __format__(self, spec: str) -> str:
+        return format(plain(self), spec)
+
+    def detach(self) -> Tensor:
+        """What runs ahead of the one runs ahead of the other. torch.nn.Parameter asks for a tensor of the same class."""
+        return of(unseen(Tensor.detach, (self,), None), self._item, self._at, self._part)
+
+    @property
+    def _is_param(self) -> bool:
+        return False
+
+    @_is_param.setter
+    def _is_param(self, _: bool) -> None:  # torch.nn.Parameter marks what it has made so; it makes none of another class than torch's
+        self.__dict__.clear()
+        self.__class__ = torch.nn.Parameter  # type: ignore[assignment]
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # what is saved, or sent to a process, is a plain tensor
         return plain(self).__reduce_ex__(protocol)

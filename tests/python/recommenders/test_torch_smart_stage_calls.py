@@ -298,6 +298,56 @@ def detached(batch):
     return (batch["x"].detach_() * 2).sum().item()
 
 
-@pytest.mark.parametrize("step", [a_view_and_a_weight, detached])
+def as_text(batch):
+    x = batch["x"] * 2
+    return str(batch["x"]), repr(x), f"{x[0, 0]} {x.sum():.3f}", "{:>9.1f}".format(batch["x"].mean())
+
+
+def a_parameter(batch):
+    """Whose values the optimizer changes, and so the batch's."""
+    x, doubled = batch["x"], batch["x"] * 2
+    offset, copied = torch.nn.Parameter(x), torch.nn.Parameter(doubled.clone())
+    optimizer = torch.optim.SGD([offset, copied], 0.5)
+    (offset * copied * doubled).sum().backward()
+    optimizer.step()
+    kinds = [type(p).__name__ for p in (offset, copied)], isinstance(offset, torch.nn.Parameter), isinstance(x, torch.nn.Parameter)
+    return kinds, offset.grad.tolist(), (x * 3).tolist(), copied.tolist()
+
+
+def a_table_of_the_batch(batch):
+    table = torch.nn.Embedding.from_pretrained(batch["x"])
+    return table(torch.tensor([1])).tolist(), table.weight.requires_grad, list(table.state_dict())
+
+
+def a_parameter_of_what_asks_for_a_gradient(batch):
+    x = batch["x"].requires_grad_()
+    offset = torch.nn.Parameter(x)
+    (offset * x).sum().backward()
+    return offset.grad.tolist(), x.grad.tolist(), offset.is_leaf
+
+
+KEPT = []
+
+
+def a_parameter_of_what_was_kept(batch):
+    KEPT[:] = [batch["x"] * 2, *KEPT[:1]]
+    with torch.no_grad():
+        one = KEPT[-1].detach()
+    one += 1
+    return torch.nn.Parameter(KEPT[-1]).sum().item()
+
+
+def detached_otherwise(batch):
+    x = batch["x"]
+    other = x.detach()
+    before = (other * 2).sum().item()
+    other.mul_(3)
+    return before, (x * 2).sum().item(), (other * 2).sum().item()
+
+
+@pytest.mark.parametrize("step", [a_view_and_a_weight, detached, as_text, a_parameter, a_table_of_the_batch, detached_otherwise,
+                                  a_parameter_of_what_asks_for_a_gradient, a_parameter_of_what_was_kept])  # fmt: skip
 def test_what_a_step_may_do_with_the_item_it_may_do_with_what_ran_ahead(step):
-    assert list(engine.torch.smart_stage(step, columns(), **AT_ONCE)) == [step(batch) for batch in columns()]
+    expected = [step(batch) for batch in columns(12)]
+    KEPT.clear()
+    assert list(engine.torch.smart_stage(step, columns(12), **AT_ONCE)) == expected
