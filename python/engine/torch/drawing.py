@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .named import installed
 from .refusals import Unsupported
+from .replaced import Stand, replacing
 
 _lock = threading.RLock()  # one capture at a time replaces functions
 _here = threading.local()  # depth: captures at work in this thread
@@ -131,22 +132,24 @@ def _in_captures(original: Callable[..., Any], instead: Callable[..., Any]) -> C
     return call
 
 
+def _stands() -> Iterator[Stand]:
+    for module, name, instead in _instead():
+        yield module, name, functools.partial(_in_captures, instead=instead)
+    for module, name, forbidden in _generators():
+        yield module, name, functools.partial(_given, forbidden)
+
+
+def _given(instead: Any, _: Any) -> Any:
+    return instead
+
+
 @contextlib.contextmanager
 def ordered_draws() -> Iterator[None]:
     """Around a capture. Other threads find the functions as they were."""
     with _lock:
-        before = [(module, name, vars(module)[name], instead) for module, name, instead in _instead()]
-        generators = [(module, name, vars(module)[name], instead) for module, name, instead in _generators()]
         _here.depth = getattr(_here, "depth", 0) + 1
         try:
-            if _here.depth == 1:
-                for module, name, original, instead in before:
-                    setattr(module, name, _in_captures(original, instead))
-                for module, name, _, forbidden in generators:
-                    setattr(module, name, forbidden)
-            yield
+            with replacing(list(_stands()) if _here.depth == 1 else ()):
+                yield
         finally:
             _here.depth -= 1
-            if not _here.depth:
-                for module, name, original, _ in (*before, *generators):
-                    setattr(module, name, original)

@@ -17,15 +17,12 @@ import torch
 
 from .named import installed, names_of
 from .reach import held_by
+from .replaced import Stand, caller, replacing
 
 _MOST_LOOKS = 16_384  # at objects that may be generators, or hold some
 _WITHOUT_PARTS = (int, float, complex, str, bytes, type(None), types.ModuleType, types.CodeType, torch.Tensor)
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")  # keep the states of generators from what they do themselves
 Own = dict[str, Any]  # generators of the program's own by name
-
-_lock = threading.Lock()  # for what follows
-_watchers: list[tuple[int, set[str]]] = []  # the thread of each, and the generators whose states it has set
-_replaced: list[tuple[Any, str, Any, Any]] = []  # module, name, the function, what is there instead
 
 
 def states(own: Own | None = None) -> dict[str, Any]:
@@ -50,43 +47,33 @@ def draws(own: Own) -> Iterator[set[str]]:
     """Takes the names of the generators that this thread draws from inside: those whose state is another one behind it, and those whose
     state was set meanwhile. What draws and puts the state back disturbs whoever else draws at that time."""
     drawn: set[str] = set()
-    watcher = threading.get_ident(), drawn
     before = states(own)
-    with _lock:
-        _watchers.append(watcher)
-        if len(_watchers) == 1:
-            _replaced[:] = [(module, name, vars(module)[name], _noting(vars(module)[name], which)) for module, name, which in _setters()]
-            for module, name, _, instead in _replaced:
-                setattr(module, name, instead)
     try:
-        yield drawn
+        with replacing(list(_noting_setters(threading.get_ident(), drawn))):
+            yield drawn
     finally:
-        with _lock:
-            _watchers[:] = [other for other in _watchers if other is not watcher]
-            for module, name, function, instead in () if _watchers else _replaced:
-                if vars(module)[name] is instead:
-                    setattr(module, name, function)
         drawn |= drawn_from(before, own)
 
 
-def _setters() -> Iterator[tuple[Any, str, str]]:
+def _noting_setters(thread: int, drawn: set[str]) -> Iterator[Stand]:
     for module in (torch, torch.random):
-        yield module, "set_rng_state", "torch's generator"
-    yield random, "setstate", "Python's random"
+        yield module, "set_rng_state", _noting("torch's generator", thread, drawn)
+    yield random, "setstate", _noting("Python's random", thread, drawn)
     if "numpy.random" in sys.modules:
-        yield sys.modules["numpy.random"], "set_state", "NumPy's generator"
+        yield sys.modules["numpy.random"], "set_state", _noting("NumPy's generator", thread, drawn)
 
 
-def _noting(function: Callable[..., Any], which: str) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def instead(*args: Any, **kwargs: Any) -> Any:
-        if not str(sys._getframe(1).f_globals.get("__name__")).startswith(_COMPILERS):
-            for thread, drawn in list(_watchers):
-                if thread == threading.get_ident():
-                    drawn.add(which)
-        return function(*args, **kwargs)
+def _noting(which: str, thread: int, drawn: set[str]) -> Callable[[Any], Any]:
+    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def instead(*args: Any, **kwargs: Any) -> Any:
+            if thread == threading.get_ident() and not caller().startswith(_COMPILERS):
+                drawn.add(which)
+            return function(*args, **kwargs)
 
-    return instead
+        return instead
+
+    return noting
 
 
 def in_common(step: Callable[..., Any], loader: Any) -> Own:

@@ -3,6 +3,7 @@
 import copy
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -13,6 +14,10 @@ from torch import default_generator, manual_seed, nn
 from torch.utils.checkpoint import checkpoint
 
 import engine.torch
+from engine.torch.drawing import ordered_draws
+from engine.torch.generators import draws
+
+PATIENCE = 60  # seconds until a thread that does not come is given up
 
 
 class Checkpointed(nn.Module):
@@ -158,3 +163,54 @@ def test_other_threads_draw_while_a_step_is_captured():
         thread.join()
     assert not failed and count[0] > 3
     assert before == (random.random, np.random.rand, torch.initial_seed, torch.get_rng_state, torch.random.get_rng_state)
+
+
+WATCHED = lambda: draws({})  # noqa: E731
+
+
+@pytest.mark.parametrize("first, second", [(ordered_draws, WATCHED), (WATCHED, ordered_draws), (WATCHED, WATCHED)])
+def test_replaced_functions_are_back_whoever_ends_last(first, second):
+    names = [(torch, "set_rng_state"), (torch.random, "set_rng_state"), (random, "setstate"), (np.random, "set_state"), (time, "time")]
+    originals = [getattr(module, name) for module, name in names]
+    inside, both, out = threading.Event(), threading.Event(), threading.Event()
+
+    def one():
+        with first():
+            inside.set()
+            assert both.wait(PATIENCE)
+        out.set()
+
+    thread = threading.Thread(target=one)
+    thread.start()
+    assert inside.wait(PATIENCE)
+    with second():
+        both.set()
+        assert out.wait(PATIENCE)
+        assert torch.set_rng_state is not originals[0]
+    thread.join()
+    assert [getattr(module, name) for module, name in names] == originals
+
+
+def test_what_the_program_puts_in_place_of_a_function_meanwhile_stays(monkeypatch):
+    def own(state):
+        pass
+
+    original = torch.set_rng_state
+    monkeypatch.setattr(torch, "set_rng_state", original)  # to be put back at the end
+    with draws({}):
+        torch.set_rng_state = own
+        with draws({}):
+            assert torch.set_rng_state is not own
+        assert torch.set_rng_state is own
+    assert torch.set_rng_state is own
+
+
+def test_each_thread_is_told_of_what_it_sets_itself_however_many_watch():
+    with draws({}) as outer:
+        with draws({}) as inner, ordered_draws():
+            random.setstate(random.getstate())
+        assert inner == {"Python's random"}
+        thread = threading.Thread(target=lambda: np.random.set_state(np.random.get_state()))
+        thread.start()
+        thread.join()
+    assert outer == {"Python's random"}
