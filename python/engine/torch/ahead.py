@@ -15,6 +15,7 @@ where another thread makes one, such as an op that the step pushed, the item is 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any, Callable
 
@@ -117,16 +118,23 @@ class Program:
         return note
 
     def run(self, item: Item, moved: Callable[[list[tuple[Node, Tensor]]], list[Tensor]] | None = None,
-            team: Team | None = None) -> None:  # fmt: skip
+            team: Team | None = None, behind: Callable[[], None] | None = None) -> None:  # fmt: skip
         """Computes what can be computed ahead for an item. A node that fails is left to the step, which meets the error at
         its own line. ``moved``: copies the inputs of all nodes that only move a tensor to another device, at once; nodes
-        behind these stay in the step. ``team``: threads that run nodes side by side which do not need each other."""
+        behind these stay in the step. ``team``: threads that run nodes side by side which do not need each other. ``behind``: lets the
+        stage's stream wait for others; called if something is read on a device, when it has been noted what that is."""
         if item.over:
             return
         nodes = list(self.nodes)
         made: list[Any] = [None] * len(nodes)
         item.counts, item.mode = [version(leaf) for leaf in item.leaves], mode()
         took = item.took = {} if self.worth.measures else None
+        outside = [tensor for node in nodes if node is not None for tensor in node.outside]
+        for tensor in outside:
+            if id(tensor) not in item.versions:
+                item.versions[id(tensor)] = self._note_of(tensor)
+        if behind is not None and any(tensor.is_cuda for tensor in (*item.leaves, *outside) if tensor is not None):
+            behind()
         waiting: list[tuple[int, Node, Tensor]] = []
 
         def compute(i: int) -> None:
@@ -134,9 +142,6 @@ class Program:
             if node is None:
                 return
             try:
-                for tensor in node.outside:
-                    if id(tensor) not in item.versions:  # another thread may note it, too: the first note counts
-                        item.versions.setdefault(id(tensor), self._note_of(tensor))
                 args = node.given(item.leaves, made)
                 if moved and node.moves:
                     waiting.append((i, node, args[0]))
@@ -164,8 +169,9 @@ class Program:
             for wave in waves(nodes):
                 team.each(compute_with_gradients, wave)
         if moved and waiting:
-            for (i, _, _), there in zip(waiting, moved([(node, tensor) for _, node, tensor in waiting])):
-                made[i] = there
+            with contextlib.suppress(Exception):  # such as a device without memory: then the step moves them
+                for (i, _, _), there in zip(waiting, moved([(node, tensor) for _, node, tensor in waiting])):
+                    made[i] = there
         if item.mode == mode():
             item.made, item.marks = made, list(map(marks, made))
             with torch.enable_grad():  # made here, and not while the step waits

@@ -25,11 +25,13 @@ class Mover:
 
     def __init__(self, stream_id: int) -> None:
         self._number, self._device = stream_id, 0
+        self._steps: Any = None  # the stream of the steps; None: none has begun
+        self._here = threading.local()  # in threads of the stage: loader is the stream on which the item was read
 
     def step(self) -> None:
         """The calling thread runs the steps."""
         if torch.cuda.is_initialized():
-            self._device = torch.cuda.current_device()
+            self._device, self._steps = torch.cuda.current_device(), torch.cuda.current_stream()
 
     def _stream(self) -> Any:
         key = self._device, self._number
@@ -41,7 +43,20 @@ class Mover:
     def stream(self, ahead: bool) -> Any:
         """The block in which work for an item runs: on the stage's stream, if it runs ahead of the step. The stream's device
         is the current one inside."""
-        return torch.cuda.stream(self._stream()) if ahead and torch.cuda.is_initialized() else contextlib.nullcontext()
+        if not (ahead and torch.cuda.is_initialized()):
+            return contextlib.nullcontext()
+        self._here.loader = torch.cuda.current_stream(self._device)
+        return torch.cuda.stream(self._stream())
+
+    def behind(self) -> None:
+        """What this thread gives the stage's stream from here on goes behind what loader and steps have given theirs: they may have
+        made, or changed, what it reads on the device."""
+        if not torch.cuda.is_initialized():
+            return
+        mine = torch.cuda.current_stream()
+        for stream in (self._here.loader, self._steps):
+            if stream is not None and stream != mine:
+                mine.wait_stream(stream)
 
     def mark(self, ahead: bool) -> Any:
         """An event behind what this thread gave its stream; None if there is no stream."""

@@ -78,7 +78,8 @@ class _Making:
         if item is None:
             return _Ready(slot)
         with self.mover.stream(not whole):
-            self.program.run(item, self.mover.packed if self._on_cpu else None, None if whole else self._team)
+            team, behind = (None, None) if whole else (self._team, self.mover.behind)
+            self.program.run(item, self.mover.packed if self._on_cpu else None, team, behind)
             return _Ready(slot, item, self.mover.mark(not whole))
 
 

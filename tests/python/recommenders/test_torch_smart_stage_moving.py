@@ -16,8 +16,10 @@ import torch
 
 import engine
 import engine.torch
-from engine.torch import moving
+from engine.torch import ahead, moving
+from engine.torch.item import Item
 from engine.torch.team import Team
+from engine.torch.unchanged import noted
 
 AT_ONCE = {"profile_steps": 0, "guard_steps": 0}  # staged from the first step on
 
@@ -37,6 +39,15 @@ def test_moves_to_a_device_are_packed_into_one_copy(monkeypatch):
     seen = list(engine.torch.smart_stage(step, items(), stage_subgraph_on_cpu=True, **AT_ONCE))
     assert seen == [(torch.Size([6, 4]), torch.int64, "meta", "meta")] * 24
     assert len(copies) >= 20 and set(copies[-16:]) == {2}  # earlier items may be read while the program is half learned
+
+
+def test_what_cannot_be_copied_ahead_is_moved_by_the_step(monkeypatch):
+    def full(tensors, device):
+        raise torch.OutOfMemoryError("the device is full")
+
+    monkeypatch.setattr(moving, "copied", full)
+    steps = engine.torch.smart_stage(lambda batch: batch["x"].to("meta").shape, items(), stage_subgraph_on_cpu=True, **AT_ONCE)
+    assert list(steps) == [torch.Size([6, 4])] * 24
 
 
 def test_packed_tensors_are_what_copies_of_each_would_be():
@@ -80,7 +91,7 @@ class Cuda:
     def record(self):
         self.calls.append(("record", self.current_device()))
 
-    def current_stream(self):
+    def current_stream(self, device=None):
         return self
 
     def wait_event(self, event):
@@ -112,6 +123,80 @@ def test_what_runs_ahead_uses_the_device_of_the_step_and_the_step_waits_for_it(m
     assert other._stream() == streams[0]  # stages of one number share it
     with mover.stream(False):  # a whole step runs where the program says
         assert mover.mark(False) is None
+
+
+class Streams:
+    """In place of torch.cuda: the streams of each thread, and which has waited for which."""
+
+    def __init__(self):
+        self.here, self.waited = threading.local(), []
+
+    def is_initialized(self):
+        return True
+
+    def current_device(self):
+        return 0
+
+    def Stream(self, device):
+        return Waits("the stage's", self.waited)
+
+    def current_stream(self, device=None):
+        return getattr(self.here, "stream", None) or Waits("the default", self.waited)
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before, self.here.stream = self.current_stream(), stream
+        yield
+        self.here.stream = before
+
+
+class Waits(str):
+    def __new__(cls, name, waited):
+        made = super().__new__(cls, name)
+        made.waited = waited
+        return made
+
+    def wait_stream(self, other):
+        self.waited.append((str(self), str(other)))
+
+
+@pytest.mark.parametrize("loaders, steps", [("the default", "the default"), ("the loader's", "the steps'"), ("the stage's", "the stage's")])
+def test_the_stages_stream_goes_on_behind_those_of_loader_and_steps(monkeypatch, loaders, steps):
+    cuda = Streams()
+    monkeypatch.setattr(torch, "cuda", cuda)
+    monkeypatch.setattr(moving.Mover, "_streams", {})
+    mover = moving.Mover(0)
+    with cuda.stream(Waits(steps, cuda.waited)):
+        mover.step()
+
+    def ahead():
+        with cuda.stream(Waits(loaders, cuda.waited)), mover.stream(True):
+            mover.behind()
+
+    with ThreadPoolExecutor(1) as stage:
+        stage.submit(ahead).result()
+    assert set(cuda.waited) == {("the stage's", other) for other in (loaders, steps) if other != "the stage's"}
+
+
+class OnDevice(torch.Tensor):
+    is_cuda = True
+
+
+@pytest.mark.parametrize("where", ["leaf", "outside", "nowhere"])
+def test_an_item_waits_for_other_streams_if_something_of_it_is_read_on_a_device(monkeypatch, where):
+    """It is noted before which changes of it count, so none can come between."""
+    program, table, order = ahead.Program(), torch.ones(4, 4), []
+    monkeypatch.setattr(ahead, "noted", lambda tensor: order.append("noted") or noted(tensor))
+    for i in range(3):
+        item = Item(program, torch.arange(4))
+        item.leaves = [leaf.as_subclass(OnDevice) if where == "leaf" else leaf for leaf in item.leaves]
+        for node in program.nodes:
+            node.outside = [tensor.as_subclass(OnDevice) if where == "outside" else tensor for tensor in node.outside]
+        program.run(item, behind=lambda: order.append("behind"))
+        item.leaves = [leaf.as_subclass(torch.Tensor) for leaf in item.leaves]
+        table[item.data()]
+        item.end()
+    assert order == {"leaf": ["behind", "behind", "noted", "behind"], "outside": ["noted", "behind"], "nowhere": ["noted"]}[where]
 
 
 def test_each_producer_has_as_many_threads_as_the_pool_leaves_it():
