@@ -34,7 +34,8 @@ from .team import Team
 from .unchanged import Note, in_one_memory, is_uncounted, marks, noted, storage, unchanged, version
 from .worth import Worth
 
-_MOST, _MOST_EVER = 1024, 4096  # nodes
+_MOST = 1024  # nodes that run
+_MOST_EVER = 4096  # nodes that there have been
 _MADE_ANEW = 4  # calls of a kind on tensors that no other step has: then the kind is not looked at any more
 _GRADIENT = "takes a tensor with a gradient"
 # What lends a tensor's memory to others, whose changes nobody sees.
