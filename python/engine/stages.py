@@ -36,7 +36,6 @@ _RANGES = {
 # The stages of the program. A set of its own references and no WeakSet, whose iteration another thread could disturb.
 _alive: set[weakref.ref[Any]] = set()
 
-_Taken = concurrent.futures.Future[Any]
 _Turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
 Exceptions = Union[type[BaseException], tuple[type[BaseException], ...]]
 
@@ -65,26 +64,60 @@ async def next_of(stage: Any, take: Callable[[], Any], end: Any = None) -> Any:
             try:
                 taken = left.pop(0)
             except IndexError:
-                taken = _begin(take)
-            here = loop.create_future()
-            taken.add_done_callback(functools.partial(_wake, loop, here))
+                taken = _begin(take, left)
+            here = taken.awaited_by(loop)
             try:
                 await here
-            except asyncio.CancelledError:
-                left.append(taken)
+            except BaseException:  # also where the coroutine is closed
+                taken.leave()
                 raise
-            result = taken.result()
+            try:
+                result = taken.given()
+            finally:
+                del taken  # which has the exception, and that this frame
             if result is not end or not left:
                 return result
 
 
-def _wake(loop: asyncio.AbstractEventLoop, here: asyncio.Future[None], _: _Taken) -> None:
-    def tell() -> None:
-        if not here.done():
-            here.set_result(None)
+class _Taken(concurrent.futures.Future[Any]):
+    """What a thread takes for an await, or for the next one if that gives up."""
 
-    with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the await
-        loop.call_soon_threadsafe(tell)
+    def __init__(self, left: list[_Taken]) -> None:
+        super().__init__()
+        self._left, self._over = left, False  # what is left for the next await; whether one has it
+        self._here: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self.add_done_callback(_Taken._tell)
+
+    def given(self) -> Any:
+        self._over = True
+        return self.result()
+
+    def leave(self) -> None:
+        if not self._over and self not in self._left:
+            self._left.append(self)
+
+    def awaited_by(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """What the loop's task waits for until this one is done."""
+        here = loop.create_future()
+        self._here = loop, here
+        if self.done():  # maybe before it knew whom to tell
+            self._tell()
+        return here
+
+    def _tell(self) -> None:
+        told, self._here = self._here, None
+        if told is None:
+            return
+        loop, here = told
+
+        def tell() -> None:
+            if not here.done():
+                here.set_result(None)
+
+        try:
+            loop.call_soon_threadsafe(tell)
+        except RuntimeError:  # the loop has ended, and with it the await
+            self.leave()
 
 
 # Threads that have taken something for an await, and wait for the next take. They are no executor's, because asyncio.run and the end of
@@ -94,27 +127,29 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)
 
 
-def _begin(take: Callable[[], Any]) -> _Taken:
-    taken: _Taken = concurrent.futures.Future()
+def _run(taken: _Taken, take: Callable[[], Any]) -> None:
+    if not taken.set_running_or_notify_cancel():
+        return
+    try:
+        taken.set_result(take())
+    except StopIteration as error:  # of the program's; an await may not raise it
+        stopped = RuntimeError("a StopIteration was raised in a thread that takes for an await")
+        stopped.__cause__ = error
+        taken.set_exception(stopped)
+    except BaseException as error:
+        taken.set_exception(error)
+    finally:
+        del taken, take  # an exception has this frame
 
-    def run() -> None:
-        if not taken.set_running_or_notify_cancel():
-            return
-        try:
-            taken.set_result(take())
-        except StopIteration as error:  # of the program's; an await may not raise it
-            stopped = RuntimeError("a StopIteration was raised in a thread that takes for an await")
-            stopped.__cause__ = error
-            taken.set_exception(stopped)
-        except BaseException as error:
-            taken.set_exception(error)
 
+def _begin(take: Callable[[], Any], left: list[_Taken]) -> _Taken:
+    taken = _Taken(left)
     try:
         work = _idle.pop()
     except IndexError:
         work = queue.SimpleQueue()
         threading.Thread(target=_work, args=(work,), name="engine-await", daemon=True).start()
-    work.put(functools.partial(contextvars.copy_context().run, run))
+    work.put(functools.partial(contextvars.copy_context().run, _run, taken, take))
     return taken
 
 
@@ -194,9 +229,9 @@ class Stage(_core.Stage):
         if not self._restart(*_weakly(source), within):
             raise TimeoutError(f"stage '{self.name}': its source has not returned within {timeout} s")
         self._features, self._feed, self._once, self._source = features, feed, source.once, source
-        for taken in self._left:  # before the restart, for awaits that were cancelled
+        before, self._left[:] = self._left[:], []  # taken before the restart, for awaits that were cancelled
+        for taken in before:
             taken.cancel()
-        self._left.clear()
 
     @property
     def position(self) -> int:

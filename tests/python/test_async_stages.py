@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import threading
+import time
 
 import pytest
 
@@ -165,3 +166,30 @@ def test_what_an_await_runs_has_the_context_of_the_task():
         return [await value async for value in engine.data.smart_stage(step, iter(range(3)))]
 
     assert run(main()) == [0, 1, 2] and set(seen) == {"ann"}
+
+
+def test_the_item_of_an_await_whose_loop_has_ended_goes_to_the_next_one(gate):
+    def read():
+        gate()
+        yield from range(3)
+
+    stage = engine.data.staged(read())
+
+    async def take():
+        await stage.__anext__()
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(take())
+    loop.run_until_complete(asyncio.sleep(0))  # it has asked; then the loop ends, as behind Ctrl-C
+    loop.close()
+    task._log_destroy_pending = False
+    del task, loop
+    gate.open()
+    patience = time.monotonic() + PATIENCE
+    while not stage._left and time.monotonic() < patience:  # until the item has come, and nobody has it
+        time.sleep(0.001)
+
+    async def rest():
+        return [item async for item in stage]
+
+    assert asyncio.run(rest()) == [0, 1, 2]

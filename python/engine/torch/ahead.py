@@ -56,6 +56,7 @@ class Program:
     def __init__(self, judges: bool = False) -> None:
         self.worth = Worth(judges)
         self.nodes: list[Node | None] = []  # None: dropped, or asleep
+        self._running: list[int] = []  # the numbers of the others
         self._asleep: dict[int, Node] = {}  # whose calls steps have not made lately: they do not run
         self._views: list[set[int] | None] = []  # by node, dropped ones too: the places whose memory it may have; None: its own
         self.refused: dict[Any, str] = {}  # by key or kind: why calls stay in the step
@@ -110,6 +111,7 @@ class Program:
 
     def _nodes_changed(self) -> None:
         self._changed, self._readers, self._notes, self._watched = self._steps, None, {}, set()
+        self._running = [i for i, node in enumerate(self.nodes) if node is not None]
 
     def _note_of(self, tensor: Tensor) -> Note:
         """What a tensor from outside is now. The note of an earlier item says it, if no call has changed the tensor since."""
@@ -126,11 +128,11 @@ class Program:
         stage's stream wait for others; called if something is read on a device, when it has been noted what that is."""
         if item.over:
             return
-        nodes = list(self.nodes)
+        running, nodes = self._running, list(self.nodes)
         made: list[Any] = [None] * len(nodes)
         item.counts, item.mode = [version(leaf) for leaf in item.leaves], mode()
         took = item.took = {} if self.worth.measures else None
-        outside = [tensor for node in nodes if node is not None for tensor in node.outside]
+        outside = [tensor for i in running if (node := nodes[i]) is not None for tensor in node.outside]
         for tensor in outside:
             if id(tensor) not in item.versions:
                 item.versions[id(tensor)] = self._note_of(tensor)
@@ -164,7 +166,7 @@ class Program:
         # With gradients on, because the step may change a view in place that was made so, and no other.
         if team is None:
             with torch.enable_grad():
-                for i in range(len(nodes)):
+                for i in running:
                     compute(i)
         else:
             for wave in waves(nodes):
@@ -174,13 +176,15 @@ class Program:
                 for (i, _, _), there in zip(waiting, moved([(node, tensor) for _, node, tensor in waiting])):
                     made[i] = there
         if item.mode == mode():
-            item.made, item.marks = made, list(map(marks, made))
+            item.made, item.marks = made, [-1] * len(made)  # of what is None
+            for i in running:
+                item.marks[i] = marks(made[i])
             with torch.enable_grad():  # made here, and not while the step waits
                 item.staged = {at: wrapped(made[at], item, at) for at in list(self._watched) if at < len(made) and made[at] is not None}
 
     def judge(self, saved: float, cost: float) -> None:
         """What an item's nodes took ahead of its step, and what the step took to find their results."""
-        self.worth.add(saved, cost, any(node.moves for node in self.nodes if node is not None))
+        self.worth.add(saved, cost, any(node.moves for node in map(self.nodes.__getitem__, self._running) if node is not None))
         if self.worth.lost:
             self._seen.clear()
 
@@ -195,8 +199,9 @@ class Program:
         return made
 
     def _call(self, func: Callable[..., Any], args: Any, kwargs: Any, item: Item) -> Any:
-        if func is Tensor.detach_ and not (kwargs or args[0].requires_grad):
-            return args[0]  # which PyTorch refuses for a view, as what stands for a tensor of the item is one
+        if func is Tensor.detach_ and not kwargs and args[0].is_leaf:
+            # PyTorch refuses this for a view, as what stands for a tensor of the item is one.
+            return unseen(Tensor.requires_grad_, (args[0], False), None) if args[0].requires_grad else args[0]
         # Most calls are of this kind, such as those of tables and layers: nothing else is asked of them.
         if func in self._plainly and not (kwargs and "out" in kwargs):
             for arg in args:
@@ -322,7 +327,7 @@ class Program:
     def _learned(self, func: Any, args: Any, kwargs: Any, key: Any, kind: Any, index: int | None, item: Item,
                  others: list[Tensor]) -> Any:  # fmt: skip
         """Runs the call here. If it can run ahead for later items, it becomes a node."""
-        if index is None and len(self.nodes) >= _MOST and (len(self.nodes) >= _MOST_EVER or len(self.nodes) - self.nodes.count(None) >= _MOST):
+        if index is None and len(self.nodes) >= _MOST and (len(self.nodes) >= _MOST_EVER or len(self._running) >= _MOST):
             return self._here(func, args, kwargs, kind, f"comes behind {_MOST} others, or {_MOST_EVER} of earlier steps", item)
         if key in self.refused:
             return unseen(func, args, kwargs)
@@ -389,10 +394,10 @@ class Program:
     def ended(self, item: Item) -> None:
         """Behind a step: what it has not used is noted, and sleeps if that happens again."""
         why = "is not part of every step" + (", or comes behind a change of the item" if item.over else "")
-        for index, made in enumerate(item.made):
-            node = self.nodes[index]
-            if node is None:
+        for index in self._running:
+            if index >= len(item.made) or (node := self.nodes[index]) is None:
                 continue
+            made = item.made[index]
             if index in item.used:
                 node.unused, node.taken = 0, True
             elif made is not None or any(self.nodes[at] is None for at in node.inputs):

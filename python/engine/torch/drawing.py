@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .named import installed
 from .refusals import Unsupported
-from .replaced import Stand, replacing
+from .replaced import Stand, caller, replacing
 
 _lock = threading.RLock()  # one capture at a time replaces functions
 _here = threading.local()  # depth: captures at work in this thread
@@ -55,7 +55,7 @@ def _nothing(state: Tensor) -> None:
 
 def _refused(name: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
-        if sys._getframe(2).f_globals.get("__name__") == "torch.distributed._meta_registrations":  # it draws a name for what it stands in for
+        if caller() == "torch.distributed._meta_registrations":  # it draws a name for what it stands in for
             raise Unsupported("it calls a collective of torch.distributed that changes a tensor in place (all_reduce, broadcast, ...), which no "
                               "run of a plan would make; average the gradients outside of the step")  # fmt: skip
         raise Unsupported(f"it calls {name}, whose numbers would be the same in each run; draw them with torch, or give them as an "

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .named import installed, names_of
-from .reach import held_by
+from .reach import held_by, is_there
 from .replaced import Stand, caller, replacing
 
 _MOST_LOOKS = 16_384  # at objects that may be generators, or hold some
@@ -102,7 +102,7 @@ def _near(start: Any) -> Iterator[Any]:
         parts = left.popleft()
         for item in parts:
             left.append(parts)
-            if not isinstance(item, _WITHOUT_PARTS) and id(item) not in seen:
+            if not issubclass(type(item), _WITHOUT_PARTS) and id(item) not in seen and is_there(item):
                 seen[id(item)] = item  # which keeps its id taken
                 yield item
                 left.append(iter(_held_by(item)))

@@ -25,7 +25,7 @@ LEVEL = 1.0  # the same where threads of a run can share the other, which they c
 LEAST = 1 << 10  # multiplications: below that a call costs more than the product
 LEAST_MATMUL = 1 << 18  # multiplications: below that a call of oneDNN's matmul (10 us) takes longer than MKL's product
 MOST = 1 << 32  # multiplications: larger ones are not tried, because that would take seconds
-WORK_OF_TEAM = 1 << 19  # multiplications: as kWorkOfTeam of adapter/brgemm.h
+WORK_TO_SHARE = 1 << 22  # multiplications: as kWorkToShare of adapter/brgemm.h
 WORK = 1 << 28  # multiplications of all runs of a trial, but for the first three
 DEPTHS = (192, 256, 384, 128, 320, 336, 448, 512, 96, 64)  # at which libraries cut their sums
 NUMBERS = 256  # of results that must be equal: one alone may be so by chance
@@ -111,14 +111,14 @@ def product_of(call: Call, options: Options) -> tuple[Any, ...] | None:
     if form is None or not LEAST <= form.work <= MOST:
         return None
     trials = tried(form, options.kernel_threads, precisions()[0])
-    shared = options.has_workers and form.work >= WORK_OF_TEAM
+    shared = options.has_workers and form.work >= WORK_TO_SHARE
     taken = [t for t in trials if t.other <= (LEVEL if shared and t.depth else FASTER) * t.torch and (t.equal or options.products == "fast")]
     return form.spec(min(taken, key=lambda t: t.other / t.torch).depth) if taken else None
 
 
 def is_shared(product: tuple[Any, ...] | None) -> bool:
     """Whether several threads can make a product of this description: by brgemm, which is large enough."""
-    return product is not None and product[-1] > 0 and math.prod(product[1:4]) >= WORK_OF_TEAM
+    return product is not None and product[-1] > 0 and math.prod(product[1:4]) >= WORK_TO_SHARE
 
 
 def kernel_of(product: tuple[Any, ...] | None) -> str:

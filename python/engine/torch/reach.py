@@ -18,8 +18,17 @@ def walk(start: Iterable[Any], inside: Callable[[Any], Iterable[Any]], most: flo
         item = left.pop()
         if id(item) not in seen:
             seen[id(item)] = item  # which keeps its id taken
-            yield item
-            left += inside(item)
+            if is_there(item):
+                yield item
+                left += inside(item)
+
+
+def is_there(item: Any) -> bool:
+    """Whether it can be asked what it is: not a proxy of what has gone."""
+    try:
+        return bool(item.__class__)
+    except Exception:
+        return False
 
 
 def held_by(item: Any) -> Iterable[Any]:

@@ -14,7 +14,7 @@ import torch
 
 import engine
 from engine.data import SmartStageOptions
-from engine.errors import an
+from engine.errors import CancelledError, an
 from engine.extents import memory_of
 from engine.smart import smart_options
 from engine.stages import check_int, check_type, exception_types, note
@@ -200,6 +200,7 @@ class SmartStage:
         """Ends now; items that were read ahead are dropped, and the loader is let go. Waits half a second for the thread that reads the
         loader, and no longer, because the loader may wait for the program. May be repeated."""
         self._steps.cancel()
+        self._turns.end()
         self._reading.end()
 
     def __del__(self) -> None:
@@ -242,7 +243,9 @@ class _Turns:
     """Lets threads run steps in turn, in the order of their items. More than ``most`` at once are refused."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._free, self._turn, self._process = most, threading.Semaphore(most), threading.RLock(), os.getpid()
+        self._most, self._free, self._process = most, threading.Semaphore(most), os.getpid()
+        self._changed = threading.Condition()  # for what follows
+        self._owner, self._depth, self._ended = 0, 0, False  # of the turn: a thread, 0 for none; how often it has it
 
     def __enter__(self) -> None:
         if os.getpid() != self._process:  # a fork's child, where a thread of the parent may have the turn; the stage refuses it
@@ -251,16 +254,33 @@ class _Turns:
             raise engine.UsageError(
                 f"engine.torch.smart_stage: more than num_clients ({self._most}) threads ask for steps at once; raise num_clients"
             )
+        me = threading.get_ident()
         try:
-            self._turn.acquire()
-        except BaseException:  # Ctrl-C
+            with self._changed:
+                self._changed.wait_for(lambda: self._owner in (0, me) or self._ended)
+                if self._owner not in (0, me):
+                    raise CancelledError("engine.torch.smart_stage: the stage has been cancelled")
+                self._owner, self._depth = me, self._depth + 1
+        except BaseException:  # Ctrl-C, too
             self._free.release()
             raise
 
     def __exit__(self, *_: object) -> None:
+        if os.getpid() != self._process:
+            return
+        with self._changed:
+            self._depth -= 1
+            if self._depth == 0:
+                self._owner = 0
+                self._changed.notify()
+        self._free.release()
+
+    def end(self) -> None:
+        """Who waits for a turn, behind a step that may never end, waits no longer."""
         if os.getpid() == self._process:
-            self._turn.release()
-            self._free.release()
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
 
 
 def _threads_of(options: SmartStageOptions) -> tuple[int, int]:

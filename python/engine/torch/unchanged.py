@@ -60,10 +60,10 @@ def marks(made: Any) -> Any:
 
 
 def stageable(flat: list[Any]) -> list[Tensor | None]:
-    """Of an item's leaves the tensors that can be Staged; None for what else there is, such as a tensor with the memory of an array beside
-    it, whose changes nothing counts."""
+    """Of an item's leaves the tensors that can be Staged; None for what else there is, such as a tensor with the memory of an array or of
+    another tensor beside it that cannot, whose changes nothing counts."""
     leaves = [t if is_plain(t) else None for t in flat]
-    arrays = [extent for leaf in flat if not isinstance(leaf, (Tensor, *PLAIN)) for extent in extents(leaf) or ()]
+    arrays = [extent for leaf, staged in zip(flat, leaves) if staged is None and not isinstance(leaf, PLAIN) for extent in extents(leaf) or ()]
     return [None if t is not None and overlap(extents(t) or [], arrays) else t for t in leaves] if arrays else leaves
 
 

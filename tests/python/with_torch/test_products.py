@@ -244,7 +244,7 @@ def test_a_product_that_threads_of_a_run_share_is_that_of_one(forced, told, poli
             finally:
                 torch.set_flush_denormal(False)
         same(*made)
-        large = rows * columns * columns >= products.WORK_OF_TEAM
+        large = rows * columns * columns >= products.WORK_TO_SHARE
         assert any(map(step.last.program.lowered.shared, range(step.last.program.steps))) == large
 
 

@@ -57,12 +57,12 @@ class Brgemm {
                        bool in_pieces = false) {
     Run run{Read(a), Read(b), row, c.mutable_data_ptr<float>(), a.size(0), a.size(1), b.size(1), depth};
     const int64_t count = run.blocks();
-    const bool large = run.rows * run.columns * run.others >= kWorkOfTeam;
+    const int64_t work = run.rows * run.columns * run.others;
     if (in_pieces) {
       for (int64_t i = 0; i < count; i += kPiece) Blocks(run, i, std::min(i + kPiece, count));
-    } else if (const int team = large && GOMP_parallel ? omp_get_max_threads() : 1; team > 1) {
+    } else if (const int team = work >= kWorkOfTeam && GOMP_parallel ? omp_get_max_threads() : 1; team > 1) {
       GOMP_parallel([](void* of) { Share(*static_cast<Run*>(of)); }, &run, static_cast<unsigned>(team), 0);
-    } else if (large && node_context) {
+    } else if (work >= kWorkToShare && node_context) {
       const auto piece = [](void* of, size_t begin, size_t end) {
         EnterNode(static_cast<Run*>(of)->denormals);
         Blocks(*static_cast<Run*>(of), static_cast<int64_t>(begin), static_cast<int64_t>(end));
@@ -75,8 +75,9 @@ class Brgemm {
   }
 
  private:
-  static constexpr int64_t kWorkOfTeam = 1 << 19;  // multiplications: less is done before a team has begun
-  static constexpr int64_t kAtOnce = 128;          // columns of b that are turned at once, to stay in the cache
+  static constexpr int64_t kWorkOfTeam = 1 << 19;   // multiplications: less is done before a team has begun
+  static constexpr int64_t kWorkToShare = 1 << 22;  // and before a thread of the run has come, which may sleep
+  static constexpr int64_t kAtOnce = 128;           // columns of b that are turned at once, to stay in the cache
   static constexpr int64_t kLeast = 16;  // rows or columns of a block: for one alone oneDNN adds up in another order
   static constexpr int64_t kPiece = 4;   // blocks that a thread takes at once, as few as take longer than to share them
 
