@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from .calls import COLLECTIVE, NOTHING, RANDOM, Call, argument, call_of, storages
 from .failures import raised_by
 from .options import Options
-from .products import is_shared, kernel_of, product_of
+from .products import can_be_shared, kernel_of, product_of, work_of
 from .refusals import Unsupported
 from .updates import Update, native_of, updates_of
 
@@ -72,9 +72,21 @@ class Lowered:
         """Who makes the step's product of matrices, if it is not torch."""
         return next(filter(None, (kernel_of(self.specs[c][-1]) for c in self.steps[step].calls)), "")
 
-    def shared(self, step: int) -> bool:
-        """Whether idle threads of a run may take a part of the step's work."""
-        return any(is_shared(self.specs[c][-1]) for c in self.steps[step].calls)
+    def shared(self) -> set[int]:
+        """The steps of which idle threads of a run may take a part: large products beside which there is less to do than they are
+        themselves. Where there is more, a thread that takes all of another step has not to be waited for."""
+        behind = [0] * len(self.steps)  # by step: those that come behind it, as bits
+        before = [0] * len(self.steps)
+        for i, step in enumerate(self.steps):  # they stand in an order in which they can run
+            for at in step.before:
+                before[i] |= before[at] | 1 << at
+        for i in reversed(range(len(self.steps))):
+            for at in self.steps[i].before:
+                behind[at] |= behind[i] | 1 << i
+        work = {i: sum(work_of(self.specs[c][-1]) for c in step.calls) for i, step in enumerate(self.steps)}
+        products = [i for i, size in work.items() if size]
+        large = [i for i in products if any(can_be_shared(self.specs[c][-1]) for c in self.steps[i].calls)]
+        return {i for i in large if work[i] > sum(work[at] for at in products if at != i and not (before[i] | behind[i]) >> at & 1)}
 
     @property
     def has_collectives(self) -> bool:

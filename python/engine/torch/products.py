@@ -116,9 +116,14 @@ def product_of(call: Call, options: Options) -> tuple[Any, ...] | None:
     return form.spec(min(taken, key=lambda t: t.other / t.torch).depth) if taken else None
 
 
-def is_shared(product: tuple[Any, ...] | None) -> bool:
+def work_of(product: tuple[Any, ...] | None) -> int:
+    """How many multiplications a product of this description is."""
+    return 0 if product is None else math.prod(product[1:4])
+
+
+def can_be_shared(product: tuple[Any, ...] | None) -> bool:
     """Whether several threads can make a product of this description: by brgemm, which is large enough."""
-    return product is not None and product[-1] > 0 and math.prod(product[1:4]) >= WORK_TO_SHARE
+    return product is not None and product[-1] > 0 and work_of(product) >= WORK_TO_SHARE
 
 
 def kernel_of(product: tuple[Any, ...] | None) -> str:

@@ -82,9 +82,10 @@ class Program:
         assert self.lowered
         graph = _core.Graph()
         frame = graph.input("frame")
+        shared = self.lowered.shared()
         for i in range(len(self.lowered.steps)):
             file, line, _ = line_of(self.lowered.main(i).node)
-            threads = min(self.options.team, MOST_SHARING) if self.lowered.shared(i) else 0
+            threads = min(self.options.team, MOST_SHARING) if i in shared else 0
             _core.add_native(graph, function, i, frame, self.lowered.name(i), file, line, threads)
         for before, after in self.lowered.edges():
             graph.order(before, after)
