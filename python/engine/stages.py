@@ -86,7 +86,7 @@ class _Taken(concurrent.futures.Future[Any]):
         super().__init__()
         self._left, self._over = left, False  # what is left for the next await; whether one has it
         self._here: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
-        self.add_done_callback(_Taken._tell)
+        self.add_done_callback(_Taken._is_done)
 
     def given(self) -> Any:
         self._over = True
@@ -103,6 +103,11 @@ class _Taken(concurrent.futures.Future[Any]):
         if self.done():  # maybe before it knew whom to tell
             self._tell()
         return here
+
+    @staticmethod
+    def _is_done(taken: concurrent.futures.Future[Any]) -> None:
+        assert isinstance(taken, _Taken)
+        taken._tell()
 
     def _tell(self) -> None:
         told, self._here = self._here, None

@@ -22,10 +22,10 @@ bool Runs::Help(RunState& run) {
   return true;
 }
 
-// An idle worker for a loop. Its share has no task, so it counts one in `remaining`, which keeps the run until it comes.
+// A worker for a loop. Where none is idle now, one that is soon finds the share. It has no task, so it counts one in `remaining`, which keeps the run until it comes.
 OpRecord* Runs::InviteHelper(ThreadSlot& slot, RunState& run) {
   class Pool& pool = core_.pool(run.home);
-  if (!pool.WantsWork()) return nullptr;
+  if (!pool.WantsWork() && !slot.NothingQueued(run.home)) return nullptr;  // then it could not be taken back
   {
     ShortLock lock(run.ready_mu);
     if (run.idle != 0 || run.team == 0 || run.team >= pool.workers().size() || run.invitation) return nullptr;
