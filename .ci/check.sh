@@ -6,7 +6,7 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
 . .ci/lib.sh
 TREES=build-check
 LOGS=$TREES/logs
-CLANG=(-DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16)
+WITH_CLANG=(-DCMAKE_C_COMPILER=clang-$CLANG -DCMAKE_CXX_COMPILER=clang++-$CLANG)
 CHECKS='format includes limits tables practice environment headers c_header cuda thread_safety build kit checker docs wheel instructions
 warnings_clang warnings_gcc asan tsan fuzz soak oracle python_fuzz'
 BY_NAME_ONLY='stalls jitter mxnet'  # too long to be among all, or with a download
@@ -21,10 +21,10 @@ need() { packages "$@" || { NOTE='not installed: '$(missing_packages "$@"); retu
 # --- the sources
 
 check_format() {
-  need 'clang-format-16 has clang-format-16' || return $NOT_RUN
+  format_ready || return $NOT_RUN
   local differ
   NOTE="$(.ci/sources.sh | wc -l) files"
-  differ=$(.ci/sources.sh | xargs -P "$JOBS" -n 8 clang-format-16 --dry-run 2>&1 |
+  differ=$(.ci/sources.sh | xargs -P "$JOBS" -n 8 "$FORMAT" --dry-run 2>&1 |
     sed -n 's/^\([^:]*\):[0-9]*:[0-9]*: .*/\1/p' | sort -u)
   [ -n "$differ" ] || return 0
   say "$differ"
@@ -70,7 +70,7 @@ alone() {
 }
 
 check_headers() {
-  need "$NEEDS_BUILD" 'clang-16 has clang++-16' || return $NOT_RUN
+  need "$NEEDS_BUILD" "$NEEDS_CLANG" || return $NOT_RUN
   local header library left_out='' found=()
   for header in $(cd include && find engine -name '*.h' | sort); do
     # Bridges to libraries that the engine itself does not need.
@@ -86,22 +86,22 @@ check_headers() {
     fi
     found+=("$header")
   done
-  NOTE="${#found[@]} headers, each with g++, all with clang++-16$left_out"
+  NOTE="${#found[@]} headers, each with g++, all with clang++-$CLANG$left_out"
   # shellcheck disable=SC2086  # options are words
-  printf '#include <%s>\n' "${found[@]}" | clang++-16 $STRICT || return 1
+  printf '#include <%s>\n' "${found[@]}" | "clang++-$CLANG" $STRICT || return 1
   export -f alone
   export STRICT
   printf '%s\n' "${found[@]}" | xargs -P "$JOBS" -I{} bash -c 'alone {}'
 }
 
 check_c_header() {
-  need "$NEEDS_BUILD" 'clang-16 has clang-16' || return $NOT_RUN
+  need "$NEEDS_BUILD" "$NEEDS_CLANG" || return $NOT_RUN
   local compiler
-  for compiler in gcc clang-16; do
+  for compiler in gcc clang-$CLANG; do
     echo '#include <engine/c_api.h>' |
       $compiler -std=c11 -Wall -Wextra -Wpedantic -Wstrict-prototypes -Werror -Iinclude -fsyntax-only -x c - || return 1
   done
-  NOTE='C11, gcc and clang-16'
+  NOTE="C11, gcc and clang-$CLANG"
 }
 
 check_cuda() {
@@ -136,12 +136,12 @@ check_cuda() {
 # Clang's thread-safety analysis is on in every Clang build, so the sanitizers' trees are where the sources pass it. This is the other
 # half: with the same macros it refuses an unlocked access.
 check_thread_safety() {
-  need "$NEEDS_BUILD" 'clang-16 has clang++-16' || return $NOT_RUN
+  need "$NEEDS_BUILD" "$NEEDS_CLANG" || return $NOT_RUN
   local good='int Get() { MutexLock lock(mu); return x; }' bad='int Get() { return x; }' body
   for body in "$good" "$bad"; do
     printf '%s\n' '#include "base/sync.h"' 'using namespace engine::detail;' \
       "struct S { Mutex mu; int x GUARDED_BY(mu) = 0; $body };" 'int Use(S& s) { return s.Get(); }' |
-      clang++-16 -std=c++20 -Iinclude -Isrc/engine -Wthread-safety -Werror -fsyntax-only -x c++ - 2>/dev/null
+      "clang++-$CLANG" -std=c++20 -Iinclude -Isrc/engine -Wthread-safety -Werror -fsyntax-only -x c++ - 2>/dev/null
     [ $? = "$([ "$body" = "$good" ] && echo 0 || echo 1)" ] || { NOTE='locked and unlocked are not told apart'; return 1; }
   done
   grep -q -- '-Wthread-safety' CMakeLists.txt || { NOTE='CMakeLists.txt does not turn it on'; return 1; }
@@ -181,7 +181,7 @@ check_warnings_clang() {
   need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" && python_ready || return $NOT_RUN
   local objects
   configure_tree clang -DENGINE_BUILD_TESTS=ON "-DENGINE_TEST_FOLDERS=conformance;gpu_counters;checker" \
-    "${CLANG[@]}" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-fsyntax-only -DENGINE_WERROR=ON \
+    "${WITH_CLANG[@]}" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-fsyntax-only -DENGINE_WERROR=ON \
     -DENGINE_BUILD_PYTHON=ON -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" || return 1
   objects=$(ninja -C "$TREES/clang" -t targets all | sed -n 's/\(.*\.o\): .*/\1/p' | grep -vE '^src/|\.cu\.o$')
   # shellcheck disable=SC2086  # names are words
@@ -194,7 +194,7 @@ check_warnings_clang() {
 sanitizer_tree() {
   local name=$1 sanitizer=$2 flags=$3 folders=$4
   shift 4
-  tree "$name" -DENGINE_BUILD_TESTS=ON "${CLANG[@]}" -DENGINE_WERROR=ON -DENGINE_SANITIZE="$sanitizer" \
+  tree "$name" -DENGINE_BUILD_TESTS=ON "${WITH_CLANG[@]}" -DENGINE_WERROR=ON -DENGINE_SANITIZE="$sanitizer" \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -gline-tables-only -DNDEBUG' \
     -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_C_FLAGS="$flags" \
     -DCMAKE_EXE_LINKER_FLAGS=-fsanitize-link-c++-runtime -DCMAKE_C_STANDARD_LIBRARIES=-lstdc++ \
@@ -221,7 +221,7 @@ sanitized() {
   return "$status"
 }
 
-SYMBOLS=external_symbolizer_path=/usr/lib/llvm-16/bin/llvm-symbolizer
+SYMBOLS=external_symbolizer_path=/usr/lib/llvm-$CLANG/bin/llvm-symbolizer
 ASAN_SAYS=$SYMBOLS:detect_stack_use_after_return=1:strict_init_order=1
 UBSAN_SAYS=$SYMBOLS:print_stacktrace=1
 TSAN_SAYS=$SYMBOLS:second_deadlock_stack=1

@@ -26,16 +26,17 @@ python3-dev   find_python'
 # A browser, in which tests look at the page of engine.explain.
 NEEDS_PAGE='
 chromium  has chromium'
-NEEDS_CHECK='
-clang-16            has clang++-16
-libclang-rt-16-dev  ls /usr/lib/llvm-16/lib/clang/16*/lib/linux/libclang_rt.tsan-*.a
-llvm-16             test -x /usr/lib/llvm-16/bin/llvm-symbolizer
-clang-format-16     has clang-format-16
-valgrind            has valgrind'
+CLANG=$([ "$(. /etc/os-release 2>/dev/null; echo "${VERSION_ID:-}")" = 12 ] && echo 16 || echo 19)  # which Debian 12 and 13 have
+NEEDS_CLANG="
+clang-$CLANG            has clang++-$CLANG"
+NEEDS_CHECK="$NEEDS_CLANG
+libclang-rt-$CLANG-dev  ls /usr/lib/llvm-$CLANG/lib/clang/$CLANG*/lib/linux/libclang_rt.tsan-*.a
+llvm-$CLANG             test -x /usr/lib/llvm-$CLANG/bin/llvm-symbolizer
+valgrind            has valgrind"
 # Peers of ./run perf: one that cannot be had is left out of the comparison.
 NEEDS_PEERS='
-clang-14       has clang++-14
-libomp-14-dev  test -e /usr/lib/llvm-14/lib/libomp.so
+clang          has clang++
+libomp-dev     ls /usr/lib/llvm-*/lib/libomp.so
 pkg-config     has pkg-config
 libstarpu-dev  pkg-config --exists starpu-1.3
 libquadmath0   ls /usr/lib/*/libquadmath.so.0'
@@ -103,6 +104,14 @@ PY
   say "-- installing Python packages into .venv: $PYTHON_PACKAGES"
   # shellcheck disable=SC2086
   "$VENV_PYTHON" -m pip install -qq --disable-pip-version-check $PYTHON_PACKAGES
+}
+
+# One version wherever it runs, because each formats in its own way.
+FORMAT=$PWD/.venv/bin/clang-format
+format_ready() {
+  python_ready || return 1
+  [ "$("$FORMAT" --version 2>/dev/null | grep -o '16\.0\.6')" = 16.0.6 ] ||
+    "$VENV_PYTHON" -m pip install -qq --disable-pip-version-check clang-format==16.0.6
 }
 
 # torch in .venv, for engine.torch: the build without CUDA, which is a tenth of the other's size. Fails where it cannot be had.

@@ -21,11 +21,13 @@ class Modes(NamedTuple):
 
 @functools.cache
 def _devices() -> tuple[str, ...]:
-    known = []
-    for device in ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla", torch._C._get_privateuse1_backend_name()):
-        with contextlib.suppress(RuntimeError, ValueError):
+    """Those that autocast knows: the CPU, CUDA, which may be asked for where it is not there, and others that are there."""
+    known = ["cpu", "cuda"]
+    for device in ("xpu", "mps", "hpu", "mtia", "xla", torch._C._get_privateuse1_backend_name()):
+        with contextlib.suppress(RuntimeError, ValueError, AttributeError):
             torch.is_autocast_enabled(device)
-            known.append(device)
+            if getattr(torch, device).is_available():
+                known.append(device)
     return tuple(known)
 
 
@@ -73,11 +75,11 @@ class Carrier:
         with torch.inference_mode(self._inference):  # its end sets what grad and inference mode were, whatever the block has left on
             try:
                 torch.set_grad_enabled(self._grad)
-                _set_autocast(self._autocast)
+                _set_autocast(self._autocast, before)
                 yield
             finally:
                 self._note()
-                _set_autocast(before)
+                _set_autocast(before, self._autocast)
 
 
 class _Autocast(NamedTuple):
@@ -93,8 +95,7 @@ def _autocast() -> _Autocast:
     return _Autocast(depth, torch.is_autocast_cache_enabled(), devices)
 
 
-def _set_autocast(wanted: _Autocast) -> None:
-    now = _autocast()
+def _set_autocast(wanted: _Autocast, now: _Autocast) -> None:
     if now == wanted:
         return
     for device, on, dtype in set(wanted.devices) - set(now.devices):

@@ -99,6 +99,22 @@ bool Immutable(PyObject* data) {
          !(type->tp_as_mapping && type->tp_as_mapping->mp_ass_subscript) && PyObject_HasAttrString(data, "dtype");
 }
 
+// Whether it is an object of a class of the engine's own that is no container: to Python such data never change (engine/extents.py: fixed).
+bool IsEngines(PyTypeObject* type) {
+  constexpr unsigned long kContainers =
+      Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS;
+  if (type->tp_flags & kContainers) return false;
+  const auto kind = nb::borrow(reinterpret_cast<PyObject*>(type));
+  const nb::object module = AttributeOf(kind, "__module__");
+  if (!module.is_valid() || !PyUnicode_Check(module.ptr())) return false;
+  const char* name = PyUnicode_AsUTF8(module.ptr());
+  if (!name) ForgetError();
+  if (!name || std::strncmp(name, "engine", 6) != 0 || (name[6] != '.' && name[6] != '\0')) return false;
+  const nb::object fields = AttributeOf(kind, "__dataclass_fields__"), own = AttributeOf(kind, "__name__");
+  return !fields.is_valid() && own.is_valid() && PyUnicode_Check(own.ptr()) &&
+         PyUnicode_CompareWithASCIIString(own.ptr(), "DeviceArray") != 0;
+}
+
 // Looks at what a function has returned: whether anybody else has some of it.
 class Results {
  public:
@@ -113,6 +129,7 @@ class Results {
     if (PyMemoryView_Check(data)) return OwnBuffer(data, data);
     if (IsTensor(type)) return SharesNothing(data);
     if (depth == kDeepest) return false;
+    if (IsEngines(type)) return true;
     if (IsNdarray(type)) {
       std::vector<PyObject*> objects;
       bool own = ObjectsIn(data, &objects) && OwnArray(data, data);
