@@ -162,19 +162,11 @@ def _has_callable(node: Any) -> bool:
 
 
 def data_of(item: Any) -> Any:
-    """The item with each Value in it replaced by its data, its lists, tuples and dicts made anew. Waits for the Values."""
-    if not _core._any_holds((item,), {}):
-        return _anew(item)
+    """The item with each Value in it replaced by its data. Waits for the Values."""
     if isinstance(item, Value):
         return item.get()
     if type(item) in (list, tuple):
         return type(item)(map(data_of, item))
     if type(item) is dict:
         return {key: data_of(value) for key, value in item.items()}
-    return mapped(item, data_of)  # a named tuple, a dataclass ...
-
-
-def _anew(item: Any) -> Any:
-    if type(item) is dict:
-        return {key: value if type(value) not in (list, tuple, dict) else _anew(value) for key, value in item.items()}
-    return type(item)(map(_anew, item)) if type(item) in (list, tuple) else item
+    return mapped(item, data_of) if _core._any_holds((item,), {}) else item  # a named tuple, a dataclass ...

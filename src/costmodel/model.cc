@@ -106,9 +106,9 @@ Model::Model(const Plan& plan, int workers)
     const auto kind = kinds.emplace(std::tuple(place.kind, place.index, place.lane, node.priority), kinds.size());
     kind_.push_back(node.async ? kAlone : kind.first->second);
     measure_.push_back(node.async || place.kind != Placement::Kind::kDefault ? Measure::kClock : Measure::kProcessor);
-    threads_.push_back(node.async || node.threads == 0 ? 1 : static_cast<uint32_t>(node.threads));
+    threads_.push_back(node.async ? 1 : static_cast<uint32_t>(node.threads));
     wide_key_of_.push_back(kNoKey);
-    if (threads_.back() == 1) continue;
+    if (threads_.back() <= 1) continue;
     key += " with " + std::to_string(threads_.back()) + " threads";
     const auto [wide, new_one] = number.emplace(key, static_cast<uint32_t>(keys_.size()));
     if (new_one) keys_.push_back(key);
@@ -229,6 +229,8 @@ void Model::Build(const Plan& plan, Shape& s, std::unique_lock<std::mutex>& lock
       kind[units.task_of[n]] = measure_[n] == Measure::kDevice || schedule.threads[n] > 1 ? kAlone : kind_[n];
     const std::vector<uint32_t> batch = Batch(units.dag, units.cost, kind, {dispatch, workers_});
     for (const uint32_t unit : units.task_of) schedule.batch.push_back(batch[unit]);
+    for (uint32_t n = 0; n < dag_.size(); ++n)
+      if (threads_[n] == 0) schedule.threads[n] = 0;  // they are the pool's, which no schedule changes
     // Workers take batches from the queue, and each batch costs a dispatch: so the ranks are those of batches.
     Contracted tasks = Contract(dag_, cost, schedule.batch);
     for (double& c : tasks.cost) c += dispatch;
@@ -385,7 +387,7 @@ Explanation Model::Explain(const Plan& plan, uint64_t shape_class, std::span<con
     Explanation::Node& node = out.nodes.emplace_back();
     node.name = recorded.name.c_str();
     const bool scheduled = s && (s->state == State::kScheduled || s->state == State::kComparing);
-    if (scheduled) node.threads = s->schedule.threads[n];
+    if (scheduled) node.threads = std::max<uint32_t>(1, s->schedule.threads[n]);
     const uint32_t key = node.threads > 1 && run.empty() ? wide_key_of_[n] : key_of_[n];
     node.cost = {.key = keys_[key], .shape = shape_class};
     node.device = measure_[n] == Measure::kDevice;

@@ -359,6 +359,28 @@ TEST_F(CostModelTest, WideNodesAreMeasuredWithOneThreadAndWithAllOfTheirs) {
   EXPECT_EQ(told.nodes[0].cost.key, told.nodes[0].threads == 2 ? "wide with 2 threads" : "wide");
 }
 
+// Whether its steps are measured, compared or scheduled: the pool's threads are no schedule's.
+TEST_F(CostModelTest, ALoopOverThePoolsThreadsStaysOne) {
+  EngineOptions options = Quiet(2);
+  options.intra_op_threads = 3;
+  Engine own(options);
+  std::atomic<int> alone{0};
+  Graph graph;
+  const NodeId loop = graph.Add({.name = "loop"}, [&](NodeContext& ctx) {
+    std::atomic<int> pieces{0};
+    ctx.ParallelFor(8, 1, [&](size_t, size_t) { ++pieces; });
+    alone += pieces == 1;
+  });
+  for (int i = 0; i < 3; ++i)
+    graph.Order(loop, graph.Add({.name = "long"}, [] {
+      for (int k = 0; k < 20000; ++k) asm volatile("");
+    }));
+  const Plan plan = graph.Compile(own);
+  own.SetPolicy(Policy::kCostModel, {.start_step = 0, .stop_step = 2});
+  EXPECT_GT(RunUntilDecided(plan), 2);
+  EXPECT_EQ(alone, 0);
+}
+
 TEST_F(CostModelTest, ExplainsInTextAndDot) {
   const Plan plan = Fan();
   EXPECT_TRUE(Has(Explain(plan).Text(), "nothing was measured"));

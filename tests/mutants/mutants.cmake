@@ -81,6 +81,8 @@ engine_mutant(team_without_limit "TeamTest.NeverMore*" TRUE)
 engine_mutant(ready_node_kept_to_oneself "TeamTest.TwoReady*" DROP)
 engine_mutant(sleeper_stays_away "TeamTest.EachThread*" DROP)
 engine_mutant(loop_without_its_helpers "WideTest.*" DROP)
+engine_mutant(helper_behind_other_ops "WideTest.TheRunEnds*" DROP)
+engine_mutant(ready_nodes_kept_while_helping "WideTest.WhatIsReady*" DROP)
 engine_mutant(piece_that_failed_in_silence "WideTest.AnException*" DROP)
 
 # --- gates of runs

@@ -61,6 +61,84 @@ TEST(WideTest, TheLoopOfAChainIsSharedToo) {
   EXPECT_EQ(threads.size(), 2u);
 }
 
+// Each of the three waits until all are in the loop; nobody but the node's thread and its first helper know of it otherwise.
+TEST(WideTest, AsManyThreadsComeAsTheNodeMayUse) {
+  Engine eng(Quiet(3));
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::set<std::thread::id> threads;
+  Graph graph;
+  const NodeId before = graph.Add({.name = "before"}, [] {});
+  graph.Order(before, graph.Add({.name = "wide", .threads = 3}, [&](NodeContext& ctx) {
+    ctx.ParallelFor(12, 1, [&](size_t, size_t) {
+      std::unique_lock lock(mutex);
+      threads.insert(std::this_thread::get_id());
+      changed.notify_all();
+      changed.wait_for(lock, std::chrono::seconds(10), [&] { return threads.size() == 3; });
+    });
+  }));
+  graph.Compile(eng).Start().Wait();
+  EXPECT_EQ(threads.size(), 3u);
+}
+
+// The helper that a loop invites may not lie behind ops that the node has pushed: the run would end with them only.
+TEST(WideTest, TheRunEndsBeforeOpsThatItsNodeHasPushed) {
+  for (int round = 0; round < 50; ++round) {
+    Engine eng(Quiet(2));
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool over = false;
+    std::atomic<int> late{0};
+    Graph graph;
+    const NodeId before = graph.Add({.name = "before"}, [] {});
+    graph.Order(before, graph.Add({.name = "wide", .threads = 2}, [&](NodeContext& ctx) {
+      for (int i = 0; i < 6; ++i)
+        eng.Push({.name = "waits"}, [&] {
+          std::unique_lock lock(mutex);
+          late += !changed.wait_for(lock, std::chrono::seconds(10), [&] { return over; });
+        });
+      ctx.ParallelFor(8, 1, [](size_t, size_t) {});
+    }));
+    graph.Compile(eng).Start().Wait();
+    {
+      const std::lock_guard lock(mutex);
+      over = true;
+    }
+    changed.notify_all();
+    eng.WaitAll();
+    ASSERT_EQ(late, 0) << "in round " << round;
+  }
+}
+
+// Two threads are in the loop, of which the second has made `next` ready before it came. The third is free for it.
+TEST(WideTest, WhatIsReadyIsForOthersWhileAThreadHelps) {
+  Engine eng(Quiet(3));
+  std::mutex mutex;
+  std::condition_variable changed;
+  int pieces = 0, next = 0, late = 0;
+  const auto await = [&](const auto& seen) {
+    std::unique_lock lock(mutex);
+    late += !changed.wait_for(lock, std::chrono::seconds(10), seen);
+  };
+  const auto count = [&](int& of) {
+    const std::lock_guard lock(mutex);
+    ++of;
+    changed.notify_all();
+  };
+  Graph graph;
+  graph.Add({.name = "wide", .threads = 2}, [&](NodeContext& ctx) {
+    ctx.ParallelFor(2, 1, [&](size_t, size_t) {
+      count(pieces);
+      await([&] { return next == 2; });
+    });
+  });
+  const NodeId helps = graph.Add({.name = "helps"}, [&] { await([&] { return pieces >= 1; }); });
+  for (int i = 0; i < 2; ++i) graph.Order(helps, graph.Add({.name = "next"}, [&] { count(next); }));
+  graph.Add({.name = "other"}, [&] { await([&] { return pieces >= 2; }); });
+  graph.Compile(eng).Start().Wait();
+  EXPECT_EQ(late, 0);
+}
+
 TEST(WideTest, NeverMoreThreadsThanTheNodeMayUse) {
   Engine eng(Quiet(3));
   for (const int threads : {1, 2}) {

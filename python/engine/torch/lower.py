@@ -86,7 +86,8 @@ class Lowered:
         work = {i: sum(work_of(self.specs[c][-1]) for c in step.calls) for i, step in enumerate(self.steps)}
         products = [i for i, size in work.items() if size]
         large = [i for i in products if any(can_be_shared(self.specs[c][-1]) for c in self.steps[i].calls)]
-        return {i for i in large if work[i] > sum(work[at] for at in products if at != i and not (before[i] | behind[i]) >> at & 1)}
+        of_products = sum(1 << i for i in products)
+        return {i for i in large if work[i] > sum(work[at] for at in _numbers(of_products & ~(before[i] | behind[i] | 1 << i)))}
 
     @property
     def has_collectives(self) -> bool:
@@ -303,6 +304,13 @@ class Lowering:
             if count == 0 and made is not None:  # made beside what is needed
                 self.readers[slot] = 1
                 self.steps[made].reads.add(slot)
+
+
+def _numbers(bits: int) -> Iterable[int]:
+    """Which bits are set."""
+    while bits:
+        yield (lowest := bits & -bits).bit_length() - 1
+        bits ^= lowest
 
 
 def _closure(node: Node, nodes: list[Node]) -> Any:

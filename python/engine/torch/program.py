@@ -85,7 +85,7 @@ class Program:
         shared = self.lowered.shared()
         for i in range(len(self.lowered.steps)):
             file, line, _ = line_of(self.lowered.main(i).node)
-            threads = min(self.options.team, MOST_SHARING) if i in shared else 0
+            threads = min(self.options.team, MOST_SHARING) if i in shared else 1
             _core.add_native(graph, function, i, frame, self.lowered.name(i), file, line, threads)
         for before, after in self.lowered.edges():
             graph.order(before, after)

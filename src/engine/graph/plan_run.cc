@@ -271,7 +271,7 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       ended = together ? replay.RunTogether(share.head, sources, share.counted) : replay.RunAlone(share.head, sources);
       ended += ends;
       ended += counts;
-      ended += replay.refused();
+      ended += replay.refused() + replay.held();
       together |= replay.in_team();
       handed = replay.handed();
     }

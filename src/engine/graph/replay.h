@@ -78,6 +78,8 @@ class Replay {
   OpRecord* handed() const { return handed_; }
   // How many more tasks have ended here: those that could not be posted to the pool of their placement.
   uint32_t refused() const { return refused_; }
+  // How many the run counts for this replay alone, so that it does not end before.
+  uint32_t held() const { return held_; }
   bool in_team() const { return in_team_; }  // it has become one of the team, and not left
   // If the body waited, another thread has our role and slot now.
   ThreadSlot& slot() { return t_role_lent ? core_.Slot() : slot_; }
@@ -139,7 +141,8 @@ class Replay {
     uint32_t spare;           // a task for an idle thread
     bool for_waiter = false;  // the idle thread is the one that waits for the run, and has it already
   };
-  Taken Exchange(uint32_t list, bool may_invite);
+  Taken Exchange(uint32_t list, bool may_invite, bool take = true);
+  uint32_t HandOut(uint32_t list, bool may_invite, bool take);
   void AwaitWaiter();
   void Invite(uint32_t task);
   uint32_t TakeInvitationBack();
@@ -161,7 +164,7 @@ class Replay {
   uint32_t kept_ = kNoIndex;  // ready tasks, for the thread's list or for another thread
   // Tasks that could not be posted, because there is no memory, and whose nodes are about to be skipped here.
   uint32_t unposted_ = kNoIndex;
-  uint32_t refused_ = 0;
+  uint32_t refused_ = 0, held_ = 0;
   bool refuses_ = false;                              // such a task is being skipped
   const std::exception_ptr* cannot_await_ = nullptr;  // why tasks are refused; null: there is no memory
   Clock::time_point began_;

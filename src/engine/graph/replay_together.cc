@@ -15,13 +15,13 @@
 
 namespace engine::detail {
 
-// Adds the tasks of the list. Takes the most urgent ready task, and, with `may_invite`, the least urgent one for an idle
-// thread, which the team then counts: the one that waits for the run, if it sleeps, and else a worker.
-Replay::Taken Replay::Exchange(uint32_t list, bool may_invite) {
+// Adds the tasks of the list. Takes the most urgent ready task, with `take`, and, with `may_invite`, the least urgent one for an
+// idle thread, which the team then counts: the one that waits for the run, if it sleeps, and else a worker.
+Replay::Taken Replay::Exchange(uint32_t list, bool may_invite, bool take) {
   Taken taken{kNoIndex, kNoIndex};
   ShortLock lock(run_.ready_mu);
   for (; list != kNoIndex; list = run_.next[list]) run_.ready.Add(plan_.tasks[list].urgency);
-  taken.task = run_.ready.TakeFirst();
+  if (take) taken.task = run_.ready.TakeFirst();
   const bool room = run_.team < core_.pool(run_.home).workers().size();  // mutant: team_without_limit
   if (may_invite && room && run_.ready.size() > run_.idle) {
     taken.for_waiter = run_.parked.load(std::memory_order_relaxed) == kNoIndex;
@@ -41,6 +41,18 @@ Replay::Taken Replay::Exchange(uint32_t list, bool may_invite) {
     run_.sleeper.SendAway();
   }
   return taken;
+}
+
+// Exchange, and sends the task for an idle thread on its way. Returns the one for this thread.
+uint32_t Replay::HandOut(uint32_t list, bool may_invite, bool take) {
+  const auto [task, spare, for_waiter] = Exchange(list, may_invite, take);
+  if (for_waiter) {
+    given_ = spare;
+    FutexWake(run_.parked, 1);
+  } else if (spare != kNoIndex) {
+    Invite(spare);  // mutant: ready_node_kept_to_oneself
+  }
+  return task;
 }
 
 uint32_t Replay::RunTogether(uint32_t head, uint32_t sources, bool counted) {
@@ -67,14 +79,18 @@ uint32_t Replay::RunTogether(uint32_t head, uint32_t sources, bool counted) {
 
   uint32_t ended = 0;
   for (;;) {
-    if (Runs(core_).Help(run_)) continue;
-    const auto [current, spare, for_waiter] = Exchange(head, may_invite && !t_role_lent);
-    if (for_waiter) {
-      given_ = spare;
-      FutexWake(run_.parked, 1);
-    } else if (spare != kNoIndex) {
-      Invite(spare);  // mutant: ready_node_kept_to_oneself
+    if (run_.wide_open.load(std::memory_order_relaxed)) {
+      // What this thread has made ready is for others while it helps. If it has ended no task, what it was given kept the run.
+      if (head != kNoIndex) {
+        if (ended + held_ == 0) {
+          run_.remaining.fetch_add(1, std::memory_order_relaxed);  // not the last: these tasks have not ended
+          held_ = 1;
+        }
+        HandOut(std::exchange(head, kNoIndex), may_invite && !t_role_lent, false);  // mutant: ready_nodes_kept_while_helping
+      }
+      if (Runs(core_).Help(run_)) continue;
     }
+    const uint32_t current = HandOut(head, may_invite && !t_role_lent, true);
     if (current == kNoIndex) {
       head = TakeInvitationBack();
       if (head == kNoIndex) break;
@@ -176,35 +192,43 @@ void Runs::LeaveTeam(RunState& run) {
 uint32_t Runs::AwaitReady(RunState& run, const Worker* worker) {
   class Pool& pool = core_.pool(run.home);
   const auto spin = tuning::kTeamSpins * core_.options().spin;
-  const auto take = [&](bool last) {
-    ShortLock lock(run.ready_mu);
+  const auto take = [&]() REQUIRES(run.ready_mu) {
     const uint32_t place = run.ready.TakeFirst();
-    if (place != kNoIndex || last) --run.idle;
-    if (place == kNoIndex) {
-      if (last) --run.team;
-      return kNoIndex;
-    }
+    if (place == kNoIndex) return kNoIndex;
+    --run.idle;
     run.ready_count.store(run.ready.size(), std::memory_order_relaxed);
     return run.owner->by_urgency[place];
+  };
+  const auto leave = [&] {
+    for (;; Help(run, true)) {
+      ShortLock lock(run.ready_mu);
+      if (const uint32_t task = take(); task != kNoIndex) return task;
+      if (LoopWithRoom(run)) continue;  // whoever has opened it has seen an idle thread, and invites nobody
+      --run.idle;
+      --run.team;
+      return kNoIndex;
+    }
   };
   const auto over = [&] { return run.remaining.load(std::memory_order_relaxed) == 0; };
   {
     ShortLock lock(run.ready_mu);
     ++run.idle;
   }
-  if (spin.count() == 0 || pool.workers().size() < 2) return take(true);
+  if (spin.count() == 0 || pool.workers().size() < 2) return leave();
   const auto until = Clock::now() + spin;
   const auto found = [&] { return run.ready_count.load(std::memory_order_relaxed) != 0; };
   for (uint32_t round = 1; !over() && !pool.stopping() && !(worker && pool.HasReady()); ++round) {
-    if (Help(run)) continue;
-    if (found())
-      if (const uint32_t task = take(false); task != kNoIndex) return task;
+    if (Help(run, true)) continue;
+    if (found()) {
+      ShortLock lock(run.ready_mu);
+      if (const uint32_t task = take(); task != kNoIndex) return task;
+    }
     for (uint32_t i = 0; i < tuning::kIdlePauses && !found(); ++i) Pause();
     if (round % tuning::kIdlePauses != 0) continue;
     if (Clock::now() >= until) break;
     sched_yield();  // the thread for which we wait may want this core
   }
-  return take(true);
+  return leave();
 }
 
 bool Runs::Together(const RunState& run) const {

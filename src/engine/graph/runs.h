@@ -73,7 +73,8 @@ class Runs {
   // ParallelFor in a node of the plan, over the threads of the run's team. False: the node has no number of threads of its
   // own, so the pool's intra-op threads do it.
   static bool WideFor(RunContext& ctx, size_t n, size_t grain, const WideLoop::Piece& piece);
-  bool Help(RunState& run);
+  bool Help(RunState& run, bool idle = false);
+  static WideLoop* LoopWithRoom(const RunState& run);
   static void SetNode(NodeContext& ctx, const PlanNode& node) { ctx.node_ = &node; }
 
  private:
@@ -95,7 +96,7 @@ class Runs {
   bool Join(RunState& run);  // false: the team is as large as it may be
   uint32_t Park(RunState& run);
   static void Unpark(RunState& run);
-  OpRecord* InviteHelper(ThreadSlot& slot, RunState& run);
+  OpRecord* InviteHelper(ThreadSlot& slot, RunState& run, const WideLoop& loop);
   void WithdrawHelper(ThreadSlot& slot, RunState& run, OpRecord* share);
   OpRecord* EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker);
   OpRecord* Finish(ThreadSlot& slot, RunState& run, Worker* worker);

@@ -6,29 +6,47 @@
 
 namespace engine::detail {
 
-// Helps the loop that was opened last, if one has room. True: it did, and the loop is over or has no piece left.
-bool Runs::Help(RunState& run) {
+// The loop that was opened last, of those that have room. Under ready_mu.
+WideLoop* Runs::LoopWithRoom(const RunState& run) {
+  WideLoop* loop = run.wide;
+  while (loop && !loop->HasRoom()) loop = loop->below;
+  return loop;
+}
+
+// Helps the loop that was opened last, if one has room. True: it did, and the loop is over or has no piece left. `idle`: the
+// run counts this thread as idle, which it is not meanwhile.
+bool Runs::Help(RunState& run, bool idle) {
   if (!run.wide_open.load(std::memory_order_relaxed)) return false;
   WideLoop* loop = nullptr;
   {
     ShortLock lock(run.ready_mu);
-    for (loop = run.wide; loop; loop = loop->below)
-      if (loop->Open() && loop->helpers.load(std::memory_order_relaxed) < loop->most_helpers) break;
+    loop = LoopWithRoom(run);
     if (!loop) return false;
     loop->helpers.fetch_add(1, std::memory_order_relaxed);
+    if (idle) --run.idle;
   }
+  // Each helper invites the next one, and takes the invitation back as long as its own count keeps the node's task from its end.
+  ThreadSlot& slot = core_.Slot();
+  OpRecord* const share = InviteHelper(slot, run, *loop);
   loop->Work();
+  if (share) WithdrawHelper(slot, run, share);
   loop->helpers.fetch_sub(1, std::memory_order_release);  // partner: AwaitHelpers; the loop may be gone now
+  if (idle) {
+    ShortLock lock(run.ready_mu);
+    ++run.idle;
+  }
   return true;
 }
 
 // A worker for a loop. Where none is idle now, one that is soon finds the share. It has no task, so it counts one in `remaining`, which keeps the run until it comes.
-OpRecord* Runs::InviteHelper(ThreadSlot& slot, RunState& run) {
+OpRecord* Runs::InviteHelper(ThreadSlot& slot, RunState& run, const WideLoop& loop) {
   class Pool& pool = core_.pool(run.home);
-  if (!pool.WantsWork() && !slot.NothingQueued(run.home)) return nullptr;  // then it could not be taken back
+  // Behind another op it could not be taken back, and the run would not end before that op.
+  if (!slot.NothingQueued(run.home)) return nullptr;  // mutant: helper_behind_other_ops
   {
     ShortLock lock(run.ready_mu);
-    if (run.idle != 0 || run.team == 0 || run.team >= pool.workers().size() || run.invitation) return nullptr;
+    // An idle thread looks for itself.
+    if (!loop.HasRoom() || run.idle != 0 || run.team == 0 || run.team >= pool.workers().size() || run.invitation) return nullptr;
     ++run.team;
   }
   OpRecord* const share = NewShare(slot, run, kNoIndex, run.home, true);
@@ -75,7 +93,7 @@ bool Runs::WideFor(RunContext& ctx, size_t n, size_t grain, const WideLoop::Piec
     loop.below = std::exchange(run.wide, &loop);
     run.wide_open.store(true, std::memory_order_relaxed);
   }
-  OpRecord* const share = runs.InviteHelper(slot, run);
+  OpRecord* const share = runs.InviteHelper(slot, run, loop);
   loop.Work();
   {
     ShortLock lock(run.ready_mu);

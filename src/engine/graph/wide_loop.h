@@ -40,6 +40,7 @@ struct WideLoop {
     }
   }
   bool Open() const { return next.load(std::memory_order_relaxed) < n; }
+  bool HasRoom() const { return Open() && helpers.load(std::memory_order_relaxed) < most_helpers; }  // under ready_mu
   // `forked`: returns whether this is a fork's child, and the helpers are the parent's.
   template <class Forked>
   void AwaitHelpers(Forked forked) const {

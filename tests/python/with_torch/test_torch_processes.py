@@ -50,6 +50,49 @@ def test_a_forked_child_trains_on():
     assert out.split() == ["0"]
 
 
+def test_the_workers_of_many_children_begin_at_once():
+    """The first thread of a child that asks torch for its number of threads makes torch's own anew."""
+    out = program("""
+        import os
+        ended = []
+        for _ in range(40):
+            child = os.fork()
+            if child == 0:
+                try:
+                    for _ in range(2): step(x)
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print(sum(ended))
+    """)
+    assert out.split() == ["0"]
+
+
+def test_products_that_are_not_shared_bring_no_thread_beside_the_workers():
+    out = program("""
+        import os
+        from engine.torch import products
+
+        products.tried = lambda form, threads, precision: (products.Trial(2.0, 1.0, True, 64),)
+        from support import compiled
+
+        ours = compiled(lambda a, b: (a @ b, b @ a))
+        a, b = torch.randn(256, 256), torch.randn(256, 256)
+        ours(a, b)
+        region, = engine.torch.regions.compiled
+        region.choice.hold("in turn")
+        ours(a, b)
+        threads = len(os.listdir("/proc/self/task"))
+        region.choice.hold("workers")
+        for _ in range(200): ours(a, b)
+        lowered = region.programs["inference"].lowered
+        assert [lowered.by(i) for i in range(2)] == ["oneDNN's brgemm"] * 2
+        print(len(os.listdir("/proc/self/task")) - threads)
+    """)
+    assert out.split() == ["0"]
+
+
 def test_a_worker_keeps_what_python_keeps_for_a_thread(forced):
     """threading.local ends with the thread's state, so a state that is made anew for each call has lost it. Such a state
     would also be made where no fork waits for it: CPython 3.11 hangs a child whose parent was making one."""

@@ -64,8 +64,13 @@ class Brgemm {
       GOMP_parallel([](void* of) { Share(*static_cast<Run*>(of)); }, &run, static_cast<unsigned>(team), 0);
     } else if (work >= kWorkToShare && node_context) {
       const auto piece = [](void* of, size_t begin, size_t end) {
-        EnterNode(static_cast<Run*>(of)->denormals);
-        Blocks(*static_cast<Run*>(of), static_cast<int64_t>(begin), static_cast<int64_t>(end));
+        Run& shared = *static_cast<Run*>(of);
+        try {
+          EnterNode(shared.denormals);
+        } catch (...) {
+          return shared.Fail();
+        }
+        Blocks(shared, static_cast<int64_t>(begin), static_cast<int64_t>(end));
       };
       parallel_for(node_context, static_cast<size_t>(count), kPiece, piece, &run);
     } else {
@@ -96,6 +101,9 @@ class Brgemm {
     std::exception_ptr error{};  // written by the thread that has set `failed`
 
     bool by_rows() const { return rows >= others; }
+    void Fail() {
+      if (!failed.test_and_set()) error = std::current_exception();
+    }
     int64_t blocks() const {
       return std::max<int64_t>(1, (by_rows() ? rows : others) / kLeast);
     }  // the last one is larger
@@ -122,7 +130,7 @@ class Brgemm {
     try {
       by_rows ? Part(run, first, behind, 0, run.others) : Part(run, 0, run.rows, first, behind);
     } catch (...) {  // none may leave a team
-      if (!run.failed.test_and_set()) run.error = std::current_exception();
+      run.Fail();
     }
   }
 

@@ -199,10 +199,15 @@ struct BelowAutograd {
 inline int32_t RunNode(void* run, uint64_t number, void* context) {
   Frame& frame = *static_cast<Frame*>(run);
   if (frame.stopped.load(std::memory_order_relaxed)) return 0;  // relaxed: see there
-  EnterNode(frame.denormals);
+  const Node& node = frame.program.nodes[number];
+  try {
+    EnterNode(frame.denormals);
+  } catch (...) {
+    frame.Fail(node.calls.front(), std::current_exception(), nullptr);
+    return 0;
+  }
   const c10::InferenceMode inference(frame.inference);
   const BelowAutograd guard;
-  const Node& node = frame.program.nodes[number];
   const ProfiledNode profiled(frame.profile, node.name);
   thread_local torch::jit::Stack stack;
   const Inside inside(context);

@@ -9,7 +9,10 @@
 #pragma once
 
 #include <ATen/Parallel.h>
+#include <sched.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <utility>
 
 #if defined(__x86_64__)
@@ -55,17 +58,44 @@ inline ParallelFor* parallel_for = nullptr;
 // makes it under a lock that a fork's child takes, and only the engine's forks wait for that.
 inline void (*know_thread)() = nullptr;
 
-// Before each node. A thread's first one prepares the thread. MKL ignores what is set before the thread has asked torch for
-// its number of threads.
+// OneAtATime: while it lives, no other thread of this process has one. A fork's child has none of the parent's.
+class OneAtATime {
+ public:
+  OneAtATime() {
+    const pid_t here = getpid();
+    // acquire: what the last one has done. Partner: the release below.
+    for (pid_t seen = holder_.load(std::memory_order_relaxed);
+         seen == here || !holder_.compare_exchange_weak(seen, here, std::memory_order_acquire);
+         seen = holder_.load(std::memory_order_relaxed))
+      if (seen == here) sched_yield();
+  }
+  ~OneAtATime() { holder_.store(0, std::memory_order_release); }
+  OneAtATime(const OneAtATime&) = delete;
+
+ private:
+  static inline std::atomic<pid_t> holder_{0};
+};
+
+// The thread asks torch for its number of threads once, because MKL ignores what was set before. In a fork's child the first
+// thread to ask makes torch's own threads anew: if two did at once, torch would fail.
+inline void AskTorch() {
+  thread_local bool asked = false;
+  if (asked) return;
+  const OneAtATime alone;
+  at::get_num_threads();
+  asked = true;
+}
+
+// Before each node. A thread's first one prepares the thread.
 inline void EnterNode(unsigned denormals) {
   thread_local bool prepared = false;
   if (is_caller) return;
   if (!prepared) {
-    prepared = true;
     know_thread();
-    at::get_num_threads();
+    AskTorch();
     omp_set_num_threads(1);
     SetMklThreads(1);
+    prepared = true;
   }
   if (Denormals() != denormals) SetDenormals(denormals);
 }
@@ -85,9 +115,9 @@ class Inside {
 class Caller {
  public:
   explicit Caller(int threads) : was_caller_(is_caller) {
+    if (threads != 0) AskTorch();
     is_caller = true;
     if (threads == 0) return;
-    at::get_num_threads();
     before_ = omp_get_max_threads();
     omp_set_num_threads(threads);
     mkl_before_ = SetMklThreads(threads);
