@@ -101,8 +101,7 @@ bool Immutable(PyObject* data) {
 
 // Whether it is an object of a class of the engine's own that is no container: to Python such data never change (engine/extents.py: fixed).
 bool IsEngines(PyTypeObject* type) {
-  constexpr unsigned long kContainers =
-      Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS;
+  constexpr unsigned long kContainers = Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS;
   if (type->tp_flags & kContainers) return false;
   const auto kind = nb::borrow(reinterpret_cast<PyObject*>(type));
   const nb::object module = AttributeOf(kind, "__module__");

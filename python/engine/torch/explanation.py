@@ -148,7 +148,8 @@ def explain(compiled: Any) -> list[TorchExplanation]:
     for region in sorted(found, key=lambda r: r.number):
         choice = region.choice
         plans = [_plan(kind, program) for kind, program in region.programs.items()]
-        out.append(TorchExplanation(f"graph {region.number}", choice.decided, choice.why, choice.medians(), plans))
+        why = choice.why + (f"; AOTAutograd's wrapper calls it, because of {region.needs_wrapper}" if region.needs_wrapper else "")
+        out.append(TorchExplanation(f"graph {region.number}", choice.decided, why, choice.medians(), plans))
     return out
 
 

@@ -69,7 +69,7 @@ class Program:
             return
         try:
             self.lowered = lower(module, options)
-            self._native = native.program(self.lowered.description())
+            self.native = native.program(self.lowered.description())
         except (Unsupported, TypeError, RuntimeError) as error:  # the latter two: what the adapter does not know
             self.why_not, self.lowered = str(error).split("\n")[0], None
             return
@@ -112,6 +112,14 @@ class Program:
             return list(result) if isinstance(result, (list, tuple)) else [result]
         if mode == INDUCTOR and self.fused and os.getpid() == self.pid:  # OpenMP's threads stayed in the parent, too
             return self.fused.run(inputs)
+        try:
+            return self._run(self.native, inputs, self.way(mode, times))
+        except Exception as error:
+            raise self.told(error) from None
+
+    def way(self, mode: str, times: Any = None) -> tuple[int, str, int, int]:
+        """For the adapter: the address of a plan, or 0 for the order of the graph; its policy; threads of the caller's kernels, or 0
+        for as many as there are; the address of ``times``, or 0."""
         policy, threads, plan = "inline", 0, self._address
         if mode == WORKERS:
             policy, threads = self.options.policy, 1
@@ -124,12 +132,10 @@ class Program:
         if times is None and mode == WORKERS and plan and self.timed < 2:  # the second one counts: the first one warms up
             self.timed += 1
             times = self.times = (NodeTime * self.steps)()
-        try:
-            return self._run(self._native, inputs, plan, policy, threads, ctypes.addressof(times) if times else 0)
-        except Exception as error:
-            raise self._told(error) from None
+        return plan, policy, threads, ctypes.addressof(times) if times else 0
 
-    def _told(self, error: Exception) -> Exception:
+    def told(self, error: Exception) -> Exception:
+        """What a run raised, with the model's line."""
         call, changed = getattr(error, "engine_torch_failed", (None, 0))
         if call is None:
             return error

@@ -13,11 +13,14 @@ import torch
 from functorch.compile import default_partition, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch._guards import TracingContext
 from torch.autograd import grad_mode
 from torch.fx import GraphModule
 
 import engine
 
+from . import adapter
+from .backward import is_around, trained_graph
 from .measured import Measured
 from .modes import EAGER, IN_TURN, Choice, ways
 from .options import Options, options_of
@@ -47,6 +50,10 @@ class Region:
         self.programs: dict[str, Program] = {}  # "forward" and "backward", or "inference"
         self.number = next(_numbers)
         self.called = False
+        self.trained: Any = None  # for calls without AOTAutograd's wrapper
+        self.needs_wrapper = ""  # why, where these cannot be made
+        self._meta: Any = None  # AOTAutograd's, of the graph
+        self._inputs = len(inputs)
         # Those that the first call was given, by id: as a set they would be compared by their numbers.
         self.parameters: weakref.WeakValueDictionary[int, torch.nn.Parameter] = weakref.WeakValueDictionary()
         self.here = _Here()
@@ -57,15 +64,20 @@ class Region:
                                          keep_inference_input_mutations=True)(module, inputs)  # fmt: skip
         self.choice = Choice(self._candidates(), warm=options.warm)
         self._hold_together()
+        self._find_trained()
         compiled.add(self)
 
     def _compiler(self, kind: str) -> Callable[..., Any]:
         def compile(graph: GraphModule, _: list[Any]) -> Callable[..., Any]:
             # Constants that are made now must be tensors, not the fakes that the compiler works with.
+            if kind == "forward":
+                context = TracingContext.try_get()
+                self._meta = context and context.fw_metadata
             with torch.utils._python_dispatch._disable_current_modes():
                 program = self.programs[kind] = Program(graph, self.options, kind)
                 if hasattr(self, "choice"):  # a backward pass that is compiled late
                     self._hold_together()
+                    self._find_trained()
 
             def call(args: list[Any]) -> list[Any]:
                 return program.run(args, self.here.mode)
@@ -78,6 +90,22 @@ class Region:
     def _hold_together(self) -> None:
         if any(p.lowered and p.lowered.has_collectives for p in self.programs.values()):
             self.choice.hold(IN_TURN, TOGETHER)
+
+    def _find_trained(self) -> None:
+        if {"forward", "backward"} <= self.programs.keys():
+            programs = self.programs["forward"], self.programs["backward"]
+            self.trained, self.needs_wrapper = trained_graph(self._meta, *programs, self._inputs)
+            self._meta = None  # it has tensors
+
+    def _call(self, *args: Any) -> Any:
+        """As programs of the engine."""
+        if self.trained is None or is_around():
+            return self.compiled(*args)
+        forward, mode = self.programs["forward"], self.here.mode
+        try:
+            return adapter.load().train(self.trained, args, mode, forward.way(mode))  # type: ignore[union-attr]
+        except Exception as error:
+            raise forward.told(error) from None
 
     def _candidates(self) -> list[str]:
         if not any(p.lowered for p in self.programs.values()):
@@ -101,7 +129,7 @@ class Region:
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None and self.choice.decided != EAGER:
             self.choice.hold(EAGER, WATCHED)
         mode, measured = self.choice.next()
-        call = self.eager if mode == EAGER else self.compiled
+        call = self.eager if mode == EAGER else self._call
         here.mode = mode if mode != EAGER else IN_TURN
         if measured:
             here.pending = Measured(self.choice, mode)

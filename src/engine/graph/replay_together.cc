@@ -86,7 +86,8 @@ uint32_t Replay::RunTogether(uint32_t head, uint32_t sources, bool counted) {
           run_.remaining.fetch_add(1, std::memory_order_relaxed);  // not the last: these tasks have not ended
           held_ = 1;
         }
-        HandOut(std::exchange(head, kNoIndex), may_invite && !t_role_lent, false);  // mutant: ready_nodes_kept_while_helping
+        HandOut(std::exchange(head, kNoIndex), may_invite && !t_role_lent,
+                false);  // mutant: ready_nodes_kept_while_helping
       }
       if (Runs(core_).Help(run_)) continue;
     }

@@ -46,7 +46,8 @@ OpRecord* Runs::InviteHelper(ThreadSlot& slot, RunState& run, const WideLoop& lo
   {
     ShortLock lock(run.ready_mu);
     // An idle thread looks for itself.
-    if (!loop.HasRoom() || run.idle != 0 || run.team == 0 || run.team >= pool.workers().size() || run.invitation) return nullptr;
+    if (!loop.HasRoom() || run.idle != 0 || run.team == 0 || run.team >= pool.workers().size() || run.invitation)
+      return nullptr;
     ++run.team;
   }
   OpRecord* const share = NewShare(slot, run, kNoIndex, run.home, true);

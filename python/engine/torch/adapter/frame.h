@@ -60,6 +60,9 @@ struct Frame {
     for (size_t i = 0; i < slots.size(); ++i)
       if (program.readers[i] >= 0) slots[i] = IValue();
   }
+  void Give(size_t input, const at::Tensor& tensor) {
+    if (program.inputs[input] >= 0) slots[program.inputs[input]] = tensor;
+  }
   void Release(uint32_t slot) {
     if (program.readers[slot] < 0) return;
     // acq_rel: the other readers' uses come before the release. Partner: their own decrements.

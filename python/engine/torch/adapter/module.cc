@@ -8,50 +8,13 @@
 
 #include "arguments.h"
 #include "around.h"
-#include "frame.h"
+#include "backward.h"
 #include "glance.h"
-#include "make.h"
 #include "overlaps.h"
+#include "run.h"
 
 namespace engine_torch {
 namespace {
-
-// The engine's half: NativeTable in python/src/native.cc.
-struct EngineTable {
-  // Runs the plan and waits; the calling thread takes part. GIL held, given up inside. 0: it ended, and a frame knows
-  // whether nodes failed; -1: the engine refused, and a Python exception is set.
-  int32_t (*run)(const void* plan, void* frame, const char* policy, void* times);
-  // Before a thread's first node: makes the thread's state in the interpreter, which lasts until the thread ends.
-  void (*know_thread)();
-  ParallelFor* parallel_for;  // threads.h
-};
-const EngineTable* engine_table = nullptr;
-
-std::unique_ptr<Frame> TakeFrame(Program& program) {
-  const std::lock_guard lock(program.mutex);
-  if (program.free.empty()) return std::make_unique<Frame>(program);
-  auto frame = std::move(program.free.back());
-  program.free.pop_back();
-  return frame;
-}
-
-// The exception of the call that failed, with its number and how many calls had changed state by then.
-void RaiseFailure(Frame& frame) {
-  if (frame.raised) {
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(frame.raised)), frame.raised);
-    Py_CLEAR(frame.raised);
-  } else {
-    torch::translate_exception_to_python(frame.thrown);
-    frame.thrown = nullptr;
-  }
-  PyObject *type, *value, *trace;
-  PyErr_Fetch(&type, &value, &trace);
-  PyErr_NormalizeException(&type, &value, &trace);
-  PyObject* where = Py_BuildValue("(LI)", static_cast<long long>(frame.failed), frame.changed.load());
-  if (!where || PyObject_SetAttrString(value, "engine_torch_failed", where) < 0) PyErr_Clear();
-  Py_XDECREF(where);
-  PyErr_Restore(type, value, trace);
-}
 
 bool TakeInputs(Frame& frame, PyObject* args) {
   const Program& program = frame.program;
@@ -78,59 +41,22 @@ PyObject* Outputs(Frame& frame) {
   return list;
 }
 
-// False with an exception set.
-bool RunAll(Frame& frame, const void* plan, const char* policy, int threads, void* times) {
-  const Caller caller(threads);
-  torch::jit::Stack stack;
-  {
-    const BelowAutograd guard;
-    const Inside no_node(nullptr);  // a node of another program may have called this one
-    for (const uint32_t call : frame.program.prologue)
-      if (!Make(frame, call, stack)) return RaiseFailure(frame), false;
-  }
-  if (nodes_inside > 0) policy = "inline";  // inside a node: its thread must not wait for other workers
-  if (plan) {
-    if (engine_table->run(plan, &frame, policy, times) != 0) return false;
-  } else {
-    PyThreadState* state = PyEval_SaveThread();
-    for (size_t node = 0; node < frame.program.nodes.size(); ++node) RunNode(&frame, node, nullptr);
-    PyEval_RestoreThread(state);
-  }
-  if (frame.failed >= 0) return RaiseFailure(frame), false;
-  return true;
-}
-
-// run(program, inputs: list, plan: address or 0, policy, threads, times: address or 0) -> list. Empties `inputs`, so that
-// inputs that only the program needs die in the run.
+// run(program, inputs: list, way) -> list. Empties `inputs`, so that inputs that only the program needs die in the run.
 PyObject* Run(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 6) return PyErr_Format(PyExc_TypeError, "run takes 6 arguments"), nullptr;
-  auto* program = static_cast<Program*>(PyCapsule_GetPointer(args[0], "engine_torch.program"));
-  const void* plan = PyLong_AsVoidPtr(args[2]);
-  const char* policy = PyUnicode_AsUTF8(args[3]);
-  const int threads = static_cast<int>(PyLong_AsLong(args[4]));
-  void* times = PyLong_AsVoidPtr(args[5]);
-  if (!program || PyErr_Occurred()) return nullptr;
-  auto frame = TakeFrame(*program);
-  frame->Begin();
-  PyObject* result = nullptr;
-  if (TakeInputs(*frame, args[1]) && PyList_SetSlice(args[1], 0, PY_SSIZE_T_MAX, nullptr) == 0 &&
-      RunAll(*frame, plan, policy, threads, times))
-    result = Outputs(*frame);
-  PyObject *type, *value, *trace;  // releasing tensors may run Python code
-  PyErr_Fetch(&type, &value, &trace);
-  frame->Clear();
-  PyErr_Restore(type, value, trace);
-  const std::lock_guard lock(program->mutex);
-  program->free.push_back(std::move(frame));
-  return result;
+  if (count != 3) return PyErr_Format(PyExc_TypeError, "run takes 3 arguments"), nullptr;
+  Program* const program = ProgramOf(args[0]);
+  Way way;
+  if (!program || !way.Take(args[2])) return nullptr;
+  const FrameOf frame(*program);
+  if (!TakeInputs(*frame, args[1]) || PyList_SetSlice(args[1], 0, PY_SSIZE_T_MAX, nullptr) != 0 || !RunAll(*frame, way))
+    return nullptr;
+  return Outputs(*frame);
 }
 
 PyObject* NewProgram(PyObject*, PyObject* spec) {
   auto program = std::make_unique<Program>();
   if (!MakeProgram(spec, *program)) return nullptr;
-  PyObject* capsule = PyCapsule_New(program.get(), "engine_torch.program", [](PyObject* of) {
-    delete static_cast<Program*>(PyCapsule_GetPointer(of, "engine_torch.program"));
-  });
+  PyObject* capsule = PyCapsule_New(program.get(), kProgram, [](PyObject* of) { delete ProgramOf(of); });
   if (capsule) program.release();
   return capsule;
 }
@@ -225,6 +151,9 @@ PyMethodDef methods[] = {
     {"program", NewProgram, METH_O, "Makes a program from its description."},
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&Run)), METH_FASTCALL, "Runs a program."},
     {"signatures", Signatures, METH_VARARGS, "What tells the arguments of two calls apart."},
+    {"train", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&Train)), METH_FASTCALL,
+     "Calls a graph whose gradients are asked for."},
+    {"trained_graph", NewTrainedGraph, METH_VARARGS, "Makes such a graph from its two programs."},
     {"update", UpdateOnce, METH_VARARGS,
      "Updates a table, or makes its gradient, by its rows or, to compare, as eager does."},
     {nullptr, nullptr, 0, nullptr},

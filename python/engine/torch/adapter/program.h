@@ -77,4 +77,8 @@ struct Program {
   ~Program();
 };
 
+inline constexpr const char* kProgram = "engine_torch.program";
+// Of a capsule; null with an exception set.
+inline Program* ProgramOf(PyObject* capsule) { return static_cast<Program*>(PyCapsule_GetPointer(capsule, kProgram)); }
+
 }  // namespace engine_torch
