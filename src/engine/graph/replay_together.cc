@@ -79,6 +79,7 @@ uint32_t Replay::RunTogether(uint32_t head, uint32_t sources, bool counted) {
 
   uint32_t ended = 0;
   for (;;) {
+    const bool invites = may_invite && !t_role_lent;
     if (run_.wide_open.load(std::memory_order_relaxed)) {
       // What this thread has made ready is for others while it helps. If it has ended no task, what it was given kept the run.
       if (head != kNoIndex) {
@@ -86,12 +87,11 @@ uint32_t Replay::RunTogether(uint32_t head, uint32_t sources, bool counted) {
           run_.remaining.fetch_add(1, std::memory_order_relaxed);  // not the last: these tasks have not ended
           held_ = 1;
         }
-        HandOut(std::exchange(head, kNoIndex), may_invite && !t_role_lent,
-                false);  // mutant: ready_nodes_kept_while_helping
+        HandOut(std::exchange(head, kNoIndex), invites, false);  // mutant: ready_nodes_kept_while_helping
       }
       if (Runs(core_).Help(run_)) continue;
     }
-    const uint32_t current = HandOut(head, may_invite && !t_role_lent, true);
+    const uint32_t current = HandOut(head, invites, true);
     if (current == kNoIndex) {
       head = TakeInvitationBack();
       if (head == kNoIndex) break;

@@ -74,7 +74,7 @@ class Runs {
   // own, so the pool's intra-op threads do it.
   static bool WideFor(RunContext& ctx, size_t n, size_t grain, const WideLoop::Piece& piece);
   bool Help(RunState& run, bool idle = false);
-  static WideLoop* LoopWithRoom(const RunState& run);
+  static WideLoop* LoopWithRoom(const RunState& run) REQUIRES(run.ready_mu);
   static void SetNode(NodeContext& ctx, const PlanNode& node) { ctx.node_ = &node; }
 
  private:

@@ -6,7 +6,7 @@
 
 namespace engine::detail {
 
-// The loop that was opened last, of those that have room. Under ready_mu.
+// The loop that was opened last, of those that have room.
 WideLoop* Runs::LoopWithRoom(const RunState& run) {
   WideLoop* loop = run.wide;
   while (loop && !loop->HasRoom()) loop = loop->below;
