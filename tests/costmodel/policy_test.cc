@@ -361,6 +361,7 @@ TEST_F(CostModelTest, WideNodesAreMeasuredWithOneThreadAndWithAllOfTheirs) {
 
 // Whether its steps are measured, compared or scheduled: the pool's threads are no schedule's.
 TEST_F(CostModelTest, ALoopOverThePoolsThreadsStaysOne) {
+  if (kUnderTsan) GTEST_SKIP() << "oneTBB is not instrumented";
   EngineOptions options = Quiet(2);
   options.intra_op_threads = 3;
   Engine own(options);
