@@ -117,9 +117,9 @@ class Program:
         except Exception as error:
             raise self.told(error) from None
 
-    def way(self, mode: str, times: Any = None) -> tuple[int, str, int, int]:
+    def way(self, mode: str, times: Any = None) -> tuple[int, str, int, int, Any]:
         """For the adapter: the address of a plan, or 0 for the order of the graph; its policy; threads of the caller's kernels, or 0
-        for as many as there are; the address of ``times``, or 0."""
+        for as many as there are; the address of ``times``, or 0; and ``times``, which another thread's run may replace here."""
         policy, threads, plan = "inline", 0, self._address
         if mode == WORKERS:
             policy, threads = self.options.policy, 1
@@ -132,7 +132,7 @@ class Program:
         if times is None and mode == WORKERS and plan and self.timed < 2:  # the second one counts: the first one warms up
             self.timed += 1
             times = self.times = (NodeTime * self.steps)()
-        return plan, policy, threads, ctypes.addressof(times) if times else 0
+        return plan, policy, threads, ctypes.addressof(times) if times else 0, times
 
     def told(self, error: Exception) -> Exception:
         """What a run raised, with the model's line."""

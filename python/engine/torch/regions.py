@@ -20,7 +20,7 @@ from torch.fx import GraphModule
 import engine
 
 from . import adapter
-from .backward import is_around, trained_graph
+from .backward import is_around, not_tensors, shared_outputs, trained_graph
 from .measured import Measured
 from .modes import EAGER, IN_TURN, Choice, ways
 from .options import Options, options_of
@@ -52,8 +52,8 @@ class Region:
         self.called = False
         self.trained: Any = None  # for calls without AOTAutograd's wrapper
         self.needs_wrapper = ""  # why, where these cannot be made
-        self._meta: Any = None  # AOTAutograd's, of the graph
-        self._inputs = len(inputs)
+        self._meta: Any = None  # AOTAutograd's, of the graph, until the backward pass is compiled
+        self._inputs, self._not_tensors = len(inputs), not_tensors(module, inputs)
         # Those that the first call was given, by id: as a set they would be compared by their numbers.
         self.parameters: weakref.WeakValueDictionary[int, torch.nn.Parameter] = weakref.WeakValueDictionary()
         self.here = _Here()
@@ -73,6 +73,7 @@ class Region:
             if kind == "forward":
                 context = TracingContext.try_get()
                 self._meta = context and context.fw_metadata
+                self.needs_wrapper = self._not_tensors or shared_outputs(self._meta, graph)
             with torch.utils._python_dispatch._disable_current_modes():
                 program = self.programs[kind] = Program(graph, self.options, kind)
                 if hasattr(self, "choice"):  # a backward pass that is compiled late
@@ -92,10 +93,11 @@ class Region:
             self.choice.hold(IN_TURN, TOGETHER)
 
     def _find_trained(self) -> None:
-        if {"forward", "backward"} <= self.programs.keys():
-            programs = self.programs["forward"], self.programs["backward"]
-            self.trained, self.needs_wrapper = trained_graph(self._meta, *programs, self._inputs)
-            self._meta = None  # it has tensors
+        if "backward" not in self.programs or self.needs_wrapper:
+            return
+        meta, self._meta = self._meta, None
+        if meta is not None:  # else another thread's backward pass has been compiled before
+            self.trained, self.needs_wrapper = trained_graph(meta, self.programs["forward"], self.programs["backward"], self._inputs)
 
     def _call(self, *args: Any) -> Any:
         """As programs of the engine."""
@@ -126,7 +128,7 @@ class Region:
         elif not self.called:
             self.called = True
             self.parameters.update({id(a): a for a in args if isinstance(a, torch.nn.Parameter)})
-        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None and self.choice.decided != EAGER:
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None and self.choice.because != WATCHED:
             self.choice.hold(EAGER, WATCHED)
         mode, measured = self.choice.next()
         call = self.eager if mode == EAGER else self._call

@@ -15,6 +15,23 @@ def compiled(model, **kwargs):
     return torch.compile(model, backend=engine.torch.backend, **{"options": OPTIONS} | kwargs)
 
 
+def trained(model, *given):
+    """Compiled, and behind a first call with a backward pass, which torch compiles then."""
+    ours = compiled(model)
+    out = ours(*[g.detach().requires_grad_(g.requires_grad) for g in given])
+    (out[0] if isinstance(out, tuple) else out).sum().backward()
+    return ours
+
+
+def square(x, weight):
+    return (x @ weight).square().sum(1)
+
+
+def made():
+    """For ``square``."""
+    return [torch.randn(3, 5, requires_grad=True), torch.randn(5, 5, requires_grad=True)]
+
+
 def training(model, optimizer, loss_of=lambda out: out.square().mean()):
     """A training step as one writes it, on a batch: what the model is given, then what the loss is given besides."""
 

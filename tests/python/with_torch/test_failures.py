@@ -112,7 +112,7 @@ def test_of_two_exceptions_at_once_none_outlives_the_call():
         plan = graph.compile(own, name="two")
         for _ in range(10):  # either may come first; a thread that runs both in turn waits in vain
             with pytest.raises((Together, threading.BrokenBarrierError)):
-                native.run(program, [], (_core.plan_address(plan), "threaded", 1, 0))
+                native.run(program, [], (_core.plan_address(plan), "threaded", 1, 0, None))
             both.reset()
         del plan
     gc.collect()

@@ -1,4 +1,4 @@
-"""Calls with gradients that go without AOTAutograd's own wrapper: what autograd may ask of them, and which graphs need the wrapper."""
+"""Calls with gradients that go without AOTAutograd's own wrapper: what autograd may ask of them."""
 
 import copy
 import gc
@@ -7,24 +7,13 @@ import weakref
 
 import pytest
 import torch
-from support import MODES, same
+from support import MODES, close, compiled, made, same, square, trained
 from torch import nn
-from torch.autograd import forward_ad
+from torch.multiprocessing.reductions import StorageWeakRef
 
-import engine.torch
 from engine.torch import regions
 
-OPTIONS = {"workers": 2}
 OURS = "EngineBackward"
-
-
-def compiled(model, *given, **kwargs):
-    """``given``: of a first call with a backward pass, which torch compiles then."""
-    ours = torch.compile(model, backend=engine.torch.backend, options=OPTIONS, **kwargs)
-    out = ours(*[g.detach().requires_grad_(g.requires_grad) for g in given]) if given else None
-    if given:
-        (out[0] if isinstance(out, tuple) else out).sum().backward()
-    return ours
 
 
 @pytest.fixture(params=MODES)
@@ -67,7 +56,7 @@ def differently(used, out):
 def test_outputs_and_gradients_are_eagers(mode, used):
     model = Heads()
     other, x = copy.deepcopy(model), torch.randn(4, 6)
-    ours = compiled(model, x.requires_grad_())
+    ours = trained(model, x.requires_grad_())
     model.zero_grad()
     x = x.detach()
     a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -82,18 +71,9 @@ def test_outputs_and_gradients_are_eagers(mode, used):
         same([p.grad for p in model.parameters()], [torch.zeros_like(p) if p.grad is None else p.grad for p in other.parameters()])
 
 
-def square(x, weight):
-    return (x @ weight).square().sum(1)
-
-
-def made(count=1):
-    weights = [torch.randn(5, 5, requires_grad=True) for _ in range(count)]
-    return [torch.randn(3, 5, requires_grad=True), *weights]
-
-
 def test_a_second_pass_needs_the_graph_to_be_kept(workers):
     given = made()
-    out = compiled(square, *given)(*given)
+    out = trained(square, *given)(*given)
     first = torch.autograd.grad(out.sum(), given, retain_graph=True)
     same(torch.autograd.grad(out.sum(), given), first)
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
@@ -102,7 +82,7 @@ def test_a_second_pass_needs_the_graph_to_be_kept(workers):
 
 def test_what_the_backward_pass_needs_may_not_have_changed(workers):
     x, weight = made()
-    out = compiled(square, x, weight)(x, weight)
+    out = trained(square, x, weight)(x, weight)
     with torch.no_grad():
         weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -111,7 +91,7 @@ def test_what_the_backward_pass_needs_may_not_have_changed(workers):
 
 def test_an_output_that_the_backward_pass_needs_may_not_have_changed_and_keeps_nothing(workers):
     x = torch.randn(4, requires_grad=True)
-    ours = compiled(torch.exp, x)
+    ours = trained(torch.exp, x)
     out = ours(x)
     assert out.grad_fn.name() == OURS
     out.detach().mul_(2)
@@ -129,7 +109,7 @@ def test_an_output_that_the_backward_pass_needs_may_not_have_changed_and_keeps_n
 
 def test_gradients_of_gradients_are_refused_as_by_torch(workers):
     given = made()
-    gradients = torch.autograd.grad(compiled(square, *given)(*given).sum(), given, create_graph=True)
+    gradients = torch.autograd.grad(trained(square, *given)(*given).sum(), given, create_graph=True)
     assert all(g.requires_grad for g in gradients)
     same([g.detach() for g in gradients], list(torch.autograd.grad(square(*given).sum(), given)))
     with pytest.raises(RuntimeError, match="does not currently support double backward"):
@@ -139,7 +119,7 @@ def test_gradients_of_gradients_are_refused_as_by_torch(workers):
 def test_a_gradient_that_is_passed_on_stays_the_callers(workers):
     x, y = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
     given = torch.ones(3)
-    out = compiled(torch.add, x, y)(x, y)
+    out = trained(torch.add, x, y)(x, y)
     torch.autograd.grad(out, [x, y], given, create_graph=True)
     assert not given.requires_grad and given.grad_fn is None
 
@@ -147,7 +127,7 @@ def test_a_gradient_that_is_passed_on_stays_the_callers(workers):
 def test_hooks_see_the_gradients_and_may_change_them(workers):
     x, weight = made()
     found = []
-    out = compiled(square, x, weight)(x, weight)
+    out = trained(square, x, weight)(x, weight)
     out.register_hook(lambda g: found.append(g.clone()) or 2 * g)
     out.grad_fn.register_hook(lambda into, outof: found.append(len(into)))
     out.sum().backward()
@@ -157,7 +137,7 @@ def test_hooks_see_the_gradients_and_may_change_them(workers):
 
 def test_an_input_without_a_gradient_takes_no_part(workers):
     x, weight = made()
-    out = compiled(lambda x, weight: square(x.detach(), weight), x, weight)(x, weight)
+    out = trained(lambda x, weight: square(x.detach(), weight), x, weight)(x, weight)
     out.sum().backward()
     assert x.grad is None and weight.grad is not None
     assert out.grad_fn.next_functions[0][0] is None
@@ -165,7 +145,7 @@ def test_an_input_without_a_gradient_takes_no_part(workers):
 
 def test_the_model_may_be_gone_and_another_thread_may_go_backward(workers):
     given = made()
-    out = compiled(square, *given)(*given)
+    out = trained(square, *given)(*given)
     torch._dynamo.reset()
     gc.collect()
     thread = threading.Thread(target=lambda: out.sum().backward())
@@ -176,7 +156,7 @@ def test_the_model_may_be_gone_and_another_thread_may_go_backward(workers):
 
 def test_threads_go_backward_through_one_graph_at_once(workers):
     given = made()
-    ours = compiled(square, *given)
+    ours = trained(square, *given)
     out = ours(*given)
     wanted = torch.autograd.grad(square(*given).sum(), given)
     wrong = []
@@ -207,7 +187,7 @@ def test_a_failure_of_the_backward_pass_names_the_models_line(workers):
     def model(x):
         return Fails.apply(x) * 2
 
-    ours = torch.compile(model, backend=engine.torch.backend, options=OPTIONS)
+    ours = compiled(model)
     with pytest.raises(IndexError):
         ours(torch.randn(3, requires_grad=True)).sum().backward()
     out = ours(torch.randn(3, requires_grad=True))
@@ -216,14 +196,100 @@ def test_a_failure_of_the_backward_pass_names_the_models_line(workers):
         out.sum().backward()
 
 
-def test_under_no_grad_behind_training_there_is_no_node(workers):
-    model = nn.Linear(4, 4)
-    x = torch.randn(2, 4)
-    ours = compiled(model, x)
-    assert ours(x).grad_fn.name() == OURS
-    with torch.no_grad():
-        out = ours(x)
-    assert out.grad_fn is None and not out.requires_grad
+probes = []
+
+
+@torch.library.custom_op("engine_test_trained::probe", mutates_args=())
+def probe(x: torch.Tensor) -> torch.Tensor:
+    probes.append([seen.expired() for seen in probes.pop()] if probes else [])
+    return x.clone()
+
+
+probe.register_fake(torch.empty_like)
+
+
+class Probed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return probe(gradient)
+
+
+def test_what_the_backward_pass_no_longer_needs_is_let_go_unless_the_graph_is_kept(workers):
+    def model(x, by):
+        return Probed.apply(x) * by
+
+    def given():
+        return torch.randn(300, 300, requires_grad=True), torch.randn(300, 300)
+
+    ours = trained(model, *given())
+    x, by = given()
+    out = ours(x, by)
+    assert out.grad_fn.name() == OURS
+    seen = StorageWeakRef(by.untyped_storage())
+    del by
+    for kept in (True, False):
+        probes[:] = [[seen]]
+        out.sum().backward(retain_graph=kept)
+        assert probes == [[not kept]]
+    assert seen.expired()
+
+
+def test_gradients_may_come_in_batches(mode):
+    given = made()
+    out, eager = trained(square, *given)(*given), square(*given)
+    batches = [torch.autograd.grad(each, given, torch.eye(3), is_grads_batched=True) for each in (out, eager)]
+    close(batches[0], batches[1])
+
+
+def test_a_gradient_may_be_sparse(workers):
+    def model(x):
+        return x.exp() * 2
+
+    x, ids = torch.randn(6, 2, requires_grad=True), torch.tensor([4, 1, 4])
+    ours = trained(model, x)
+    gradients = [torch.autograd.grad(nn.functional.embedding(ids, f(x), sparse=True).square().sum(), x)[0] for f in (ours, model)]
+    same(gradients[0], gradients[1].to_dense() if gradients[1].is_sparse else gradients[1])
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_change_of_an_output_that_shares_memory_with_what_is_kept_is_seen(workers, split):
+    def model(x):
+        hidden = x.exp()
+        return hidden.split(2) if split else hidden.view(-1)
+
+    x = torch.randn(4, 2, requires_grad=True)
+    ours = trained(model, x)
+    for f in (ours, model):
+        out = f(x)
+        out = out[0] if split else out
+        torch.autograd.grad(out.sum(), x, retain_graph=True)
+        with torch.no_grad():
+            out.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation|has been modified inplace"):
+            out.sum().backward()
+
+
+def test_batch_norms_train(mode):
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8, affine=False))
+    other, x = copy.deepcopy(model), torch.randn(16, 6)
+    ours = trained(model, x)
+    other(x)
+    model.zero_grad()
+    for _ in range(3):
+        x = torch.randn(16, 6)
+        mine, theirs = ours(x), other(x)
+        assert mine.grad_fn.name() == OURS
+        same(mine, theirs)
+        mine.square().sum().backward()
+        theirs.square().sum().backward()
+        same([p.grad for p in model.parameters()], [p.grad for p in other.parameters()])
+        same(list(model.buffers()), list(other.buffers()))
+    model.eval(), other.eval()
+    same(ours(x), other(x))
 
 
 def changed(x, weight):
@@ -231,49 +297,94 @@ def changed(x, weight):
     return square(x, weight)
 
 
-@pytest.mark.parametrize(("model", "why"), [
-    (lambda x, weight: (square(x, weight), x.view(-1)), "outputs that share memory with something"),
-    (changed, "inputs that change"),
-])  # fmt: skip
-def test_graphs_that_need_the_wrapper_have_it(workers, model, why):
-    before = set(regions.compiled)
+def test_a_change_of_an_input_is_seen_by_what_needs_it(workers):
     x, weight = made()
     x = x.detach()
-    ours = compiled(model, x, weight)
-    same(ours(x.clone(), weight), model(x.clone(), weight))
-    region, = set(regions.compiled) - before
-    assert region.trained is None and region.needs_wrapper == why
-    assert f"because of {why}" in str(engine.torch.explain(ours)[0])
+    ours = trained(changed, x, weight)
+    other, before = torch.randn(3, 5, requires_grad=True), x.clone()
+    needs = other * x
+    out = ours(x, weight)
+    assert out.grad_fn.name() == OURS
+    same(x, before + 1)
+    wanted = before.clone()
+    same(torch.autograd.grad(out.sum(), weight)[0], torch.autograd.grad(changed(wanted, weight).sum(), weight)[0])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        needs.sum().backward()
 
 
-def test_sizes_that_vary_need_the_wrapper(workers):
-    x, weight = made()
-    ours = compiled(square, dynamic=True)
-    for rows in (3, 4, 5):
-        x = torch.randn(rows, 5)
-        out = ours(x, weight)
-        same(out, square(x, weight))
-        assert out.grad_fn.name() != OURS
+def test_an_input_that_a_kernel_returns_stays_the_callers(workers):
+    ours = compiled(lambda x: nn.functional.dropout(x, 0.5))
+    for _ in range(3):
+        x = torch.empty(0, 5, requires_grad=True)
+        out = ours(x)
+        assert x.is_leaf and out is not x
         out.sum().backward()
+        assert x.grad.shape == (0, 5)
 
 
-def test_forward_mode_is_left_to_the_wrapper(workers):
-    x, weight = made()
-    ours = compiled(square, x, weight)
-    with forward_ad.dual_level():
-        with pytest.raises(Exception, match="jvp|forward mode|forward AD|dual"):
-            ours(forward_ad.make_dual(x, torch.ones_like(x)), weight)
+class Exponential(torch.autograd.Function):
+    """Keeps its result for itself, so torch does not look whether it has changed."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.out = x.exp()
+        return ctx.out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.out
 
 
-def test_compiled_autograd_is_left_to_the_wrapper(workers):
+def test_an_output_that_a_function_keeps_for_itself_is_let_go(workers):
+    x = torch.randn(4, requires_grad=True)
+    ours = trained(lambda x: Exponential.apply(x), x)
+    out = ours(x)
+    assert out.grad_fn.name() == OURS
+    same(torch.autograd.grad(out.sum(), x, retain_graph=True)[0], x.exp().detach())
+    seen = weakref.ref(out)
+    del out
+    gc.collect()
+    assert seen() is None
+
+
+def test_a_second_derivative_by_way_of_a_gradient_that_is_laid_otherwise_is_refused_too(workers):
     given = made()
-    ours = compiled(square, *given)
-    with torch._dynamo.compiled_autograd._enable(lambda graph: graph):
-        out = ours(*given)
-        assert out.grad_fn.name() != OURS
-        out.sum().backward()
-    same(given[1].grad, torch.autograd.grad(square(*given).sum(), given)[1])
-    out = ours(*given)
-    with torch._dynamo.compiled_autograd._enable(lambda graph: graph):
-        with pytest.raises(NotImplementedError, match="switch it on before"):
-            out.sum().backward()
+    out = trained(torch.mm, *given)(*given)
+    along = torch.randn(5, 3, requires_grad=True)
+    gradient, = torch.autograd.grad(out, given[0], along.t(), create_graph=True)
+    with pytest.raises(RuntimeError, match="does not currently support double backward"):
+        torch.autograd.grad(gradient.sum(), along)
+
+
+def test_threads_that_go_backward_once_each_do_not_wait_for_each_other_for_ever(workers):
+    x, weight = made()
+    ours = trained(lambda x, weight: square(x, weight).sum(), x.detach(), weight)
+    told = []
+
+    def back(out):
+        try:
+            out.backward()
+        except RuntimeError as error:
+            told.append(str(error))
+
+    for _ in range(500):
+        out = ours(torch.randn(3, 5), weight)  # its tensor is Python's too, so letting it go takes the GIL
+        threads = [threading.Thread(target=back, args=(out,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert all("a second time" in text for text in told)
+
+
+def test_what_a_run_is_timed_into_stays_while_it_runs(workers):
+    given = made()
+    trained(square, *given)(*given)
+    program = max(regions.compiled, key=lambda region: region.number).programs["forward"]
+    program.timed = 0
+    way = program.way("workers")
+    seen = weakref.ref(program.times)
+    program.way("workers")  # of another thread's run
+    assert seen() is not None
+    del way
+    assert seen() is None

@@ -58,35 +58,35 @@ class TrainedNode : public torch::autograd::Node {
 
   std::string name() const override { return "EngineBackward"; }
 
-  // GIL held. Behind the call that gave the outputs this node: a tensor that is one of them must not keep it.
+  // Behind the call that gave the outputs this node: a tensor that is one of them must not keep it. Before anybody else has the node.
   void Keep(std::vector<at::Tensor> tensors) {
+    const auto saved = std::make_shared<Tensors>();
     for (size_t i = 0; i < tensors.size(); ++i) {
       at::Tensor tensor = tensors[i].is_view() ? tensors[i].detach() : std::move(tensors[i]);
+      const bool own = tensor.grad_fn().get() == this;
       if (i < graph_->checked) {
-        const bool own = tensor.grad_fn().get() == this;
-        checked_.emplace_back(tensor, own);
+        saved->checked.emplace_back(tensor, own);
       } else {
-        unchecked_.push_back(std::move(tensor));
+        saved->unchecked.push_back(own ? tensor.detach() : std::move(tensor));
       }
     }
+    saved_ = saved;
   }
 
-  void release_variables() override {
-    const std::lock_guard lock(mutex_);
-    for (auto& tensor : checked_) tensor.reset_data();
-    unchecked_.clear();
-    released_ = true;
-  }
+  void release_variables() override { Saved(/*stay=*/false); }
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    TORCH_CHECK(!c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode),
+                "engine.torch: the backward pass of a compiled graph can't run inside of vmap, grad, vjp or the "
+                "like; compile what has the transform in it, or call it without torch.compile");
     const GilHeld gil;
     const TrainedGraph& graph = *graph_;
     const FrameOf frame(*graph.backward);
     std::vector<at::Tensor> given = Kept();
-    for (size_t i = 0; i < graph.gradients.size(); ++i) given.push_back(Laid(i, std::move(gradients[i])));
     const bool again = at::GradMode::is_enabled();  // the gradients are part of a graph themselves, which ends here
     torch::autograd::edge_list edges;
-    if (again) edges = torch::autograd::collect_next_edges(given);
+    if (again) edges = torch::autograd::collect_next_edges(given, gradients);
+    for (size_t i = 0; i < graph.gradients.size(); ++i) given.push_back(Laid(i, std::move(gradients[i])));
     for (size_t i = 0; i < given.size(); ++i) frame->Give(i, std::move(given[i]));
     given.clear();
     Way way;
@@ -109,18 +109,30 @@ class TrainedNode : public torch::autograd::Node {
   }
 
  private:
-  std::vector<at::Tensor> Kept() {
+  struct Tensors {
+    std::vector<torch::autograd::SavedVariable> checked;
+    std::vector<at::Tensor> unchecked;
+  };
+  // The last who has them lets them die, which may take the GIL, so nobody does that under the lock.
+  std::shared_ptr<const Tensors> Saved(bool stay) {
     const std::lock_guard lock(mutex_);
-    TORCH_CHECK(!released_, torch::autograd::ERR_BACKWARD_TWICE);
+    return stay ? saved_ : std::exchange(saved_, nullptr);
+  }
+  // What the backward program takes first. Where autograd does not keep the graph, the program alone has these tensors, so that
+  // each dies behind the last node that reads it.
+  std::vector<at::Tensor> Kept() {
+    const auto saved = Saved(torch::autograd::get_current_graph_task_keep_graph());
+    TORCH_CHECK(saved, torch::autograd::ERR_BACKWARD_TWICE);
     std::vector<at::Tensor> kept;
-    for (const auto& tensor : checked_) kept.push_back(tensor.unpack(getptr()));
-    kept.insert(kept.end(), unchecked_.begin(), unchecked_.end());
+    for (const auto& tensor : saved->checked) kept.push_back(tensor.unpack(getptr()));
+    kept.insert(kept.end(), saved->unchecked.begin(), saved->unchecked.end());
     return kept;
   }
   // An output's gradient as the program was made for; zeros for one that nobody has used.
   at::Tensor Laid(size_t i, at::Tensor&& gradient) const {
     const TrainedGraph::Gradient& wanted = graph_->gradients[i];
     if (!gradient.defined()) gradient = input_metadata(i).zeros_like();
+    if (gradient.is_sparse()) gradient = gradient.to_dense();
     if (gradient.sizes() == wanted.sizes && gradient.strides() == wanted.strides) return std::move(gradient);
     const at::AutoGradMode no_grad(false);
     return at::empty_strided(wanted.sizes, wanted.strides, gradient.options()).copy_(gradient);
@@ -152,10 +164,8 @@ class TrainedNode : public torch::autograd::Node {
 
   const std::shared_ptr<TrainedGraph> graph_;
   const std::string mode_;
-  std::mutex mutex_;  // never held while the GIL is awaited
-  std::vector<torch::autograd::SavedVariable> checked_;
-  std::vector<at::Tensor> unchecked_;
-  bool released_ = false;
+  std::mutex mutex_;                      // never held while the GIL is awaited
+  std::shared_ptr<const Tensors> saved_;  // guarded by mutex_; null: autograd has released them
 };
 
 inline constexpr const char* kTrainedGraph = "engine_torch.trained_graph";
@@ -190,6 +200,7 @@ inline PyObject* NewTrainedGraph(PyObject*, PyObject* args) {
   if (graph->forward->inputs.size() != graph->takes_gradient.size() ||
       graph->backward->outputs.size() != graph->takes_gradient.size() ||
       graph->forward->outputs.size() != graph->has_gradient.size() + graph->kept ||
+      std::cmp_not_equal(std::ranges::count(graph->has_gradient, true), graph->gradients.size()) ||
       graph->backward->inputs.size() != graph->kept + graph->gradients.size() || graph->checked > graph->kept)
     return PyErr_Format(PyExc_TypeError, "engine.torch: the two programs are not of one graph"), nullptr;
   if (PyErr_Occurred()) return nullptr;
@@ -200,7 +211,7 @@ inline PyObject* NewTrainedGraph(PyObject*, PyObject* args) {
   });
 }
 
-// train(graph, inputs: tuple of tensors, mode, way) -> list of the outputs. `mode`: of the backward pass.
+// train(graph, inputs: tuple of tensors, mode, way) -> list of the outputs. `mode`: of the backward pass. Grad mode is on.
 inline PyObject* Train(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 4 || !PyTuple_Check(args[1])) return PyErr_Format(PyExc_TypeError, "train takes 4 arguments"), nullptr;
   const auto* held = static_cast<std::shared_ptr<TrainedGraph>*>(PyCapsule_GetPointer(args[0], kTrainedGraph));
@@ -216,14 +227,13 @@ inline PyObject* Train(PyObject*, PyObject* const* args, Py_ssize_t count) {
            nullptr;
   const FrameOf frame(*graph->forward);
   torch::autograd::edge_list edges(inputs);
-  const bool keeps = at::GradMode::is_enabled();
   try {
     for (size_t i = 0; i < inputs; ++i) {
       PyObject* const item = PyTuple_GET_ITEM(args[1], static_cast<Py_ssize_t>(i));
       if (!IsTensor(item)) return PyErr_Format(PyExc_TypeError, "engine.torch: input %zu is no tensor", i), nullptr;
       const at::Tensor& tensor = TensorOf(item);
       frame->Give(i, tensor);
-      if (keeps && graph->takes_gradient[i]) edges[i] = torch::autograd::impl::gradient_edge(tensor);
+      if (graph->takes_gradient[i]) edges[i] = torch::autograd::impl::gradient_edge(tensor);
     }
     if (!RunAll(*frame, way)) return nullptr;
     std::vector<IValue> outputs;
@@ -231,19 +241,19 @@ inline PyObject* Train(PyObject*, PyObject* const* args, Py_ssize_t count) {
     for (const Arg& output : graph->forward->outputs) {
       IValue value = Made(output, frame->slots);
       if (outputs.size() < graph->has_gradient.size()) {
-        // Whatever it is a view of was made in the run, and to the caller it is a tensor of its own.
-        if (value.isTensor() && value.toTensor().is_view()) value = value.toTensor().variable_data();
+        // Whatever it is a view of was made in the run, and to the caller it is a tensor of its own; a change of it is one of what
+        // the backward pass needs, if that shares its memory. A kernel that had nothing to do may have returned an input.
+        if (value.isTensor() && (value.toTensor().is_view() || value.toTensor().requires_grad()))
+          value = value.toTensor().tensor_data();
         outputs.push_back(std::move(value));
       } else {
         kept.push_back(std::move(value).toTensor());
       }
     }
-    if (keeps) {
-      const auto node = c10::make_intrusive<TrainedNode>(graph, mode, std::move(edges));
-      for (size_t i = 0; i < outputs.size(); ++i)
-        if (graph->has_gradient[i]) torch::autograd::set_history(outputs[i].toTensor(), node);
-      node->Keep(std::move(kept));
-    }
+    const auto node = c10::make_intrusive<TrainedNode>(graph, mode, std::move(edges));
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (graph->has_gradient[i]) torch::autograd::set_history(outputs[i].toTensor(), node);
+    node->Keep(std::move(kept));
     PyObject* list = PyList_New(static_cast<Py_ssize_t>(outputs.size()));
     for (size_t i = 0; list && i < outputs.size(); ++i) {
       PyObject* item = ToPython(outputs[i]);

@@ -29,16 +29,16 @@ struct Way {
   const char* policy = nullptr;  // of a string that `of` keeps
   int threads = 0;               // of the caller's kernels; 0: as many as before
   void* times = nullptr;         // an array of a NodeTime for each node; null: nobody asks
-  PyObject* of = nullptr;
+  PyObject* of = nullptr;        // the tuple
 
   Way() = default;
   Way(const Way&) = delete;
   ~Way() { Py_XDECREF(of); }
-  // From (address of the plan or 0, policy, threads, address of times or 0). False with an exception set.
+  // From (address of the plan or 0, policy, threads, address of times or 0, what keeps these). False with an exception set.
   bool Take(PyObject* tuple) {
     of = Py_NewRef(tuple);
-    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 4)
-      return PyErr_Format(PyExc_TypeError, "engine.torch: a way is a tuple of four"), false;
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 5)
+      return PyErr_Format(PyExc_TypeError, "engine.torch: a way is a tuple of five"), false;
     plan = PyLong_AsVoidPtr(PyTuple_GET_ITEM(tuple, 0));
     policy = PyUnicode_AsUTF8(PyTuple_GET_ITEM(tuple, 1));
     threads = static_cast<int>(PyLong_AsLong(PyTuple_GET_ITEM(tuple, 2)));
