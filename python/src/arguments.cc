@@ -25,7 +25,8 @@ class Level {
 };
 
 bool IsDeque(PyTypeObject* type) {
-  static PyObject* const deque = nb::object(nb::module_::import_("collections").attr("deque")).release().ptr();
+  static PyObject* deque = nullptr;  // the GIL guards it, and no lock of C++'s, because an import may give the GIL up
+  if (!deque) deque = nb::object(nb::module_::import_("collections").attr("deque")).release().ptr();
   return PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(deque));
 }
 

@@ -113,7 +113,8 @@ PyObject* LightTraceback(PyObject* traceback) {
   std::vector<nb::object> entries;
   for (nb::object at = nb::borrow(traceback); at.is_valid() && !at.is_none(); at = at.attr("tb_next"))
     entries.push_back(at);
-  static PyObject* const type = nb::object(nb::module_::import_("types").attr("TracebackType")).release().ptr();
+  static PyObject* type = nullptr;  // the GIL guards it, and no lock of C++'s, because an import may give the GIL up
+  if (!type) type = nb::object(nb::module_::import_("types").attr("TracebackType")).release().ptr();
   nb::object next = nb::none();
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
     nb::object old = entry->attr("tb_frame"), code = old.attr("f_code");

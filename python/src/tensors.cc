@@ -41,8 +41,9 @@ void FindUsers() {
   if (!torch.is_valid()) return;
   const nb::object inner = nb::steal(PyObject_GetAttrString(torch.ptr(), "_C"));
   if (!inner.is_valid()) return;
-  users_of = PyObject_GetAttrString(inner.ptr(), "_storage_Use_Count");
-  if (!users_of) return;
+  PyObject* const count = PyObject_GetAttrString(inner.ptr(), "_storage_Use_Count");
+  if (!count) return;
+  users_of = count;
   const nb::object tensor = nb::steal(PyObject_CallMethod(torch.ptr(), "empty", "i", 1));
   const nb::object storage = tensor.is_valid() ? Called(tensor.ptr(), Spelt().untyped_storage) : nb::object();
   if (storage.is_valid()) users_alone = UsersOf(storage.ptr());
@@ -65,8 +66,14 @@ bool IsTensor(const PyTypeObject* type) {
 bool SharesNothing(PyObject* tensor) {
   const Names& names = Spelt();
   const bool alone = [&] {
-    static const bool looked = (FindUsers(), ForgetError(), true);  // the GIL guards it
-    if (!looked || users_alone < 0) return false;
+    // The GIL guards it. C++'s own guard of a static would be a lock that is held while Python code gives the GIL up.
+    static bool looked = false;
+    if (!looked) {
+      FindUsers();  // two threads may do it, with the same result
+      ForgetError();
+      looked = true;
+    }
+    if (users_alone < 0) return false;
     if (Attribute(tensor, names.requires_grad).ptr() != Py_False || Attribute(tensor, names.grad).ptr() != Py_None)
       return false;
     const nb::object storage = Called(tensor, names.untyped_storage);  // a sparse tensor has none

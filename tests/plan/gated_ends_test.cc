@@ -1,5 +1,6 @@
 // How runs end that started although some of their Vars were not free: errors, cancels, deadlines, a shutdown, a fork.
 #include <stdexcept>
+#include <thread>
 
 #include "support/child.h"
 #include "support/sanitizers.h"
@@ -178,6 +179,34 @@ TEST_P(GatedEndsTest, AForkLeavesARunThatWaitsToItsParent) {
   held.Release();
   run.Wait();
   EXPECT_EQ(two.ran_late, 1);
+}
+
+// WaitAll waits for what was pushed before it. What opens the gate of a run that was started later is the last of that.
+TEST(GatedEndsEpochTest, ARunThatWasStartedLaterDelaysNoWaitAll) {
+  Engine eng(Quiet(2));
+  for (int i = 0; i < 3; ++i) {
+    const Var v = eng.NewVar("v");
+    HeldOp held = HoldWrite(eng, v);
+    std::atomic<bool> returned{false}, in_time{false};
+    std::thread waits([&] {
+      eng.WaitAll();
+      returned = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it sleeps
+    Graph graph;
+    graph.Add({.name = "free"}, [] {});
+    graph.Add({.name = "late", .updates = {v}}, [&] {
+      for (int n = 0; n < 5000 && !returned; ++n) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      in_time = returned.load();
+    });
+    const Plan plan = graph.Compile(eng);
+    engine::Run run = plan.Start();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it stands before the gate
+    held.Release();
+    run.Wait();
+    waits.join();
+    EXPECT_TRUE(in_time);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // A fork inside a node of a plan. The child goes on in the node and returns from it: what is behind and beside is the parent's.
+#include <thread>
+
 #include "engine/plan.h"
 #include "support/child.h"
 #include "support/engine_test.h"
@@ -73,6 +75,54 @@ TEST_P(PlanForkTest, NoOtherNodeRunsInTheChild) {
                                           << (async ? ", async" : "") << ", policy " << static_cast<int>(policy));
           Try(there, async, {.policy = policy});
         }
+}
+
+// The thread of the loop is the parent's. The child returns from the node that forked, and finds the loop open.
+TEST(PlanForkLoopTest, NoPieceOfAnotherThreadsLoopRunsInTheChild) {
+  if (const char* why = WhyNoForks()) GTEST_SKIP() << why;
+  const pid_t parent = getpid();
+  for (int i = 0; i < 5; ++i) {
+    const SharedCount pieces;
+    std::atomic<bool> begun{false}, open{false}, forked{false};
+    const auto wait_for = [](const std::atomic<bool>& flag) {  // for some seconds at most
+      for (int n = 0; n < 10000 && !flag; ++n) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    };
+    pid_t child = 0;
+    {
+      Engine eng(Quiet(2));
+      Graph graph;
+      // Long enough for a team.
+      const NodeId before = graph.Add({.name = "before"}, [] {
+        for (int n = 0; n < 200000; ++n) asm volatile("");
+      });
+      const NodeId wide = graph.Add({.name = "wide", .threads = 2}, [&](NodeContext& ctx) {
+        wait_for(begun);  // so that the other thread does not come to help
+        ctx.ParallelFor(8, 1, [&](size_t begin, size_t) {
+          open = true;
+          if (begin == 0) wait_for(forked);
+          ++*pieces;
+        });
+      });
+      const NodeId forks = graph.Add({.name = "forks"}, [&] {
+        begun = true;
+        wait_for(open);
+        child = fork();
+        if (child == 0) alarm(30);
+        forked = true;
+      });
+      graph.Order(before, wide);
+      graph.Order(before, forks);
+      const Plan plan = graph.Compile(eng);
+      try {
+        plan.Start().Wait();
+      } catch (const OpError&) {
+        if (getpid() == parent) throw;
+      }
+      if (getpid() != parent) _exit(0);  // this thread ran the node
+    }
+    EXPECT_TRUE(HowItEnded(child));
+    EXPECT_EQ(*pieces, 8);
+  }
 }
 
 }  // namespace

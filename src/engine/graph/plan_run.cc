@@ -399,6 +399,7 @@ OpRecord* Runs::OpIn(void* block, uint32_t cls, RunState& run, OpKindId kind, ui
             .level = run.level,
             .intra_op = run.op->extra.intra_op,
             .size_class = cls});
+  op->extra.epoch = run.op->extra.epoch;  // who waits for it is notified at the run's end
   op->n_access = 0;
   op->extra.state.store(OpState::kReady, std::memory_order_release);
   return op;

@@ -6,9 +6,9 @@
 
 namespace engine::detail {
 
-// The loop that was opened last, of those that have room.
+// The loop that was opened last, of those that have room. None in a fork's child: the threads that opened them are not there.
 WideLoop* Runs::LoopWithRoom(const RunState& run) {
-  WideLoop* loop = run.wide;
+  WideLoop* loop = run.forked() ? nullptr : run.wide;
   while (loop && !loop->HasRoom()) loop = loop->below;
   return loop;
 }

@@ -295,3 +295,26 @@ def test_graphs_with_collectives_run_in_turn_on_all_processes(tmp_path):
               sorted({(region.choice.decided, region.choice.why[:18]) for region in engine.torch.regions.compiled}))
     """, tmp_path)  # fmt: skip
     assert said == ["True [('in turn', 'it has collectives')]\n"] * 2
+
+
+def test_ops_that_return_the_first_tensors_do_not_wait_for_each_other_for_ever():
+    out = program("""
+        import threading, time
+        import engine
+
+        both, empty = threading.Barrier(2), torch.empty
+
+        def slowly(*args, **kwargs):
+            time.sleep(.2)  # gives the interpreter up, as the real one does
+            return empty(*args, **kwargs)
+
+        @engine.op
+        def made(n):
+            both.wait(20)
+            return torch.zeros(n)
+
+        engine.init(workers=2)
+        torch.empty = slowly
+        print([len(value.get()) for value in [made(2), made(3)]])
+    """)
+    assert out.strip() == "[2, 3]"

@@ -74,7 +74,7 @@ struct Frame {
     if (PyObject* other = first ? raised : exception) lost.push_back(other);  // the caller may not have the GIL
     if (!first) return;
     failed = call, raised = exception;
-    thrown.swap(error);  // the other one dies behind the lock, because it may take the GIL
+    thrown.swap(error);                              // the other one dies behind the lock, because it may take the GIL
     stopped.store(true, std::memory_order_relaxed);  // relaxed: see there
   }
 };

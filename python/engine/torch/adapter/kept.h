@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <mutex>
+#include <utility>
 
 namespace engine_torch {
 
@@ -16,12 +17,17 @@ class Kept {
   // torch does not count its changes.
   at::Tensor Of(const at::Tensor& matrix) {
     if (matrix.is_inference()) return matrix;
+    at::Tensor old_matrix, old_copy;  // they die behind the lock, because a tensor's end may run Python code
     const std::lock_guard lock(mutex_);
     if (copies_ > kMost) return matrix;
     const auto version = matrix._version();
     if (!copy_.defined() || matrix_.const_data_ptr() != matrix.const_data_ptr() || version_ != version) {
-      if (++copies_ > kMost) return matrix_ = copy_ = at::Tensor(), matrix;
-      matrix_ = matrix, copy_ = matrix.contiguous(), version_ = version;
+      const bool often = ++copies_ > kMost;
+      at::Tensor copy = often ? at::Tensor() : matrix.contiguous();
+      old_matrix = std::exchange(matrix_, often ? at::Tensor() : matrix);
+      old_copy = std::exchange(copy_, std::move(copy));
+      version_ = version;
+      if (often) return matrix;
     }
     return copy_;
   }
