@@ -4,6 +4,7 @@
 
 #include "support/child.h"
 #include "support/sanitizers.h"
+#include "support/threads.h"
 #include "two_nodes.h"
 
 namespace engine::test {
@@ -187,21 +188,23 @@ TEST(GatedEndsEpochTest, ARunThatWasStartedLaterDelaysNoWaitAll) {
   for (int i = 0; i < 3; ++i) {
     const Var v = eng.NewVar("v");
     HeldOp held = HoldWrite(eng, v);
-    std::atomic<bool> returned{false}, in_time{false};
+    std::atomic<int> waiting{0};
+    std::atomic<bool> returned{false}, in_time{false}, started{false};
     std::thread waits([&] {
+      waiting = static_cast<int>(gettid());
       eng.WaitAll();
       returned = true;
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it sleeps
+    AwaitAsleep(waiting);
     Graph graph;
-    graph.Add({.name = "free"}, [] {});
+    graph.Add({.name = "free"}, [&] { started = true; });
     graph.Add({.name = "late", .updates = {v}}, [&] {
       for (int n = 0; n < 5000 && !returned; ++n) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       in_time = returned.load();
     });
     const Plan plan = graph.Compile(eng);
     engine::Run run = plan.Start();
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it stands before the gate
+    while (!started) std::this_thread::yield();
     held.Release();
     run.Wait();
     waits.join();
